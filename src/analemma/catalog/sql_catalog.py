@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import cast
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.collecting.places import elsewhere
+from analemma.catalog.collecting.places import elsewhere, move_objects
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.schema import migrate
 from analemma.catalog.kernel import commits, pending, records, versions
@@ -87,12 +87,6 @@ class SqlCatalog:
         place: str | None = self.engine.value("objects_place")
         return place
 
-    def move_objects(self, place: str, *, before: str | None, unless_used: bool) -> bool:
-        """Remember another place for them; False if they are no longer where they were before or, `unless_used`, there
-        are any."""
-        moved = self.engine.execute("move_objects", place=place, before=before or "", unless_used=unless_used)
-        return moved == 1
-
     def hold_objects(self, place: str) -> None:
         """This program puts its objects there."""
         self._objects_held = place
@@ -103,7 +97,7 @@ class SqlCatalog:
         place = self._objects_held
         if place is not None:
             known = self.objects_place()
-            if known != place and not self.move_objects(place, before=known, unless_used=known is not None):
+            if known != place and not move_objects(self.engine, place, before=known, unless_used=known is not None):
                 self._check_objects()
 
     def _check_objects(self) -> None:
@@ -114,22 +108,6 @@ class SqlCatalog:
             if known != place:
                 raise elsewhere(known, place)
             self._objects_held = None
-
-    def has_objects(self) -> bool:
-        """Whether anything of this store is kept as an object, or may be."""
-        return bool(self.engine.value("has_objects"))
-
-    def has_uploads(self) -> bool:
-        """Whether rows name objects."""
-        return bool(self.engine.value("has_uploads"))
-
-    def schema_version(self) -> int:
-        """The number of the newest migration."""
-        return int(self.engine.value("schema_version"))
-
-    def tenant_count(self) -> int:
-        """How many tenants there are."""
-        return int(self.engine.value("tenant_count"))
 
     def tenant(self, name: str) -> TenantId:
         found = self.find_tenant(name)

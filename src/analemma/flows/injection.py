@@ -31,7 +31,7 @@ _ID: Final = re.compile(rf"{NODE_ID}(\.[0-9]+)?")
 def place_segment(injection: Injection, rows: RunRows) -> Placed | None:
     """The segments with a new one among them, as runs take them; None if runs do not take these at all, but somebody
     else who has made them. Invalid if nothing could run the new one."""
-    if injection.document is None or injection.config is None:
+    if injection.document is None:
         return None
     try:
         workflow = Workflow.model_validate(injection.document)

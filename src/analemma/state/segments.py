@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -122,7 +122,8 @@ def _listed(fields: Any) -> SegmentList:
 def make_list(segments: Sequence[Segment], hash_version: int = 1) -> tuple[SegmentList, tuple[Block, ...]]:
     """A list of these, and its blocks; the last of them is what the list is known by."""
     blocks: list[Block] = []
-    return _rooted(_cut([_pair(segment) for segment in segments]), hash_version, blocks), tuple(blocks)
+    lists = _cut(SegmentList(pairs=[_pair(segment) for segment in segments]))
+    return _rooted(lists, hash_version, blocks), tuple(blocks)
 
 
 def insert_segment(
@@ -167,16 +168,16 @@ def _grown(
 ) -> list[SegmentList]:
     """What stands in a list's place once a segment is in it: the list, or more of them if it is too long then."""
     if not listed.parts:
-        return _cut([*listed.pairs[:position], _pair(segment), *listed.pairs[position:]])
+        return _cut(SegmentList(pairs=[*listed.pairs[:position], _pair(segment), *listed.pairs[position:]]))
     number, inner = listed.part_at(position)
     grown = _grown(fetch, _read(fetch, [listed.parts[number]])[0], inner, segment, blocks)
-    return _cut_parts([*listed.parts[:number], *_stored(grown, blocks), *listed.parts[number + 1 :]])
+    return _cut(SegmentList(parts=[*listed.parts[:number], *_stored(grown, blocks), *listed.parts[number + 1 :]]))
 
 
 def _rooted(lists: list[SegmentList], hash_version: int, blocks: list[Block]) -> SegmentList:
     """One list above these."""
     while len(lists) > 1:
-        lists = _cut_parts(_stored(lists, blocks))
+        lists = _cut(SegmentList(parts=_stored(lists, blocks)))
     root = replace(lists[0], hash_version=hash_version)
     blocks.append(encode_segments(root))
     return root
@@ -188,19 +189,12 @@ def _stored(lists: Sequence[SegmentList], blocks: list[Block]) -> list[Part]:
     return [Part(block.id, listed.count, listed.size) for block, listed in zip(made, lists, strict=True)]
 
 
-def _cut(pairs: Sequence[Any]) -> list[SegmentList]:
-    return [SegmentList(pairs=each) for each in _evenly(pairs)]
-
-
-def _cut_parts(parts: Sequence[Part]) -> list[SegmentList]:
-    return [SegmentList(parts=each) for each in _evenly(parts)]
-
-
-def _evenly(items: Sequence[Any]) -> list[Sequence[Any]]:
-    """As few runs of items as can be, about as long as each other."""
-    runs = max(1, -(-len(items) // LONGEST))
-    cuts = [len(items) * number // runs for number in range(runs + 1)]
-    return [items[start:stop] for start, stop in pairwise(cuts)]
+def _cut(listed: SegmentList) -> list[SegmentList]:
+    """As few lists as can be instead of one of any length, about as long as each other."""
+    length = len(listed.parts or listed.pairs)
+    runs = max(1, -(-length // LONGEST))
+    cuts = pairwise(length * number // runs for number in range(runs + 1))
+    return [SegmentList(pairs=listed.pairs[start:stop], parts=listed.parts[start:stop]) for start, stop in cuts]
 
 
 def _pair(segment: Segment) -> list[Wire]:
@@ -217,7 +211,7 @@ class Injection:
     """A segment that somebody wants to be run before the one at a position."""
 
     key: BranchKey
-    config: BlockId | None
+    config: BlockId
     """The workflow's configuration."""
     document: Any
     """The same, read."""
@@ -312,18 +306,20 @@ def create_manifest(
     key = branch_key(owner_id, workflow_id, branch)
     expected = _expected_parent(kernel, key, parent_manifest_id)
     config = kernel._trees.build(_dict(workflow_config, "the workflow's configuration"))
-    entries = _entries(segment_manifest)
+    entries: Any = segment_manifest
+    if not isinstance(entries, Sequence) or isinstance(entries, str | bytes):
+        raise Invalid(f"the segments are a {type(entries).__name__}", hint="pass a list of dicts")
     pieces = [packed_segment(kernel, entry, number) for number, entry in enumerate(entries)]
     segments = [segment for segment, _, _ in pieces]
     listed, list_blocks = make_list(segments)
-    segment_blocks = [block for _, blocks, _ in pieces for block in blocks]
-    entry_blocks = [block for _, _, blocks in pieces for block in blocks]
+    segment_blocks = [block for _, inner, _ in pieces for block in inner]
+    made = [block for _, inner, outer in pieces for block in (*inner, *outer)]
 
     def propose(head: Head | None) -> Proposal:
         state = kernel._trees.build({}) if head is None else Edited(kernel._commits.manifest(head.manifest).root, ())
         return Proposal(
             key,
-            Edited(state.root, (*state.blocks, *config.blocks, *segment_blocks, *entry_blocks, *list_blocks)),
+            Edited(state.root, (*state.blocks, *config.blocks, *made, *list_blocks)),
             head,
             config=config.root.id,
             segments=list_blocks[-1].id,
@@ -404,7 +400,14 @@ def inject_dynamic_segment(
     if type(insert_position) is not int or not 0 <= insert_position <= count:
         raise Invalid(f"no segment can be inserted at {insert_position}", hint=f"use a position from 0 to {count}")
     given = _dict(segment_config, "a segment's configuration")
-    placed = _placed(kernel, row, known, listed, given, insert_position)
+    placed = None
+    if kernel._place_segment is not None and known.config is not None:
+        config = known.config
+        document = kernel._commits.guarded(row.id, lambda: kernel._trees.read(config))
+        entries = partial(_read_entries, kernel, row.id, listed)
+        placed = kernel._place_segment(
+            Injection(row.key, config, document, entries, listed.hash_version, given, insert_position)
+        )
     segment, inner, outer = packed_segment(
         kernel, given if placed is None else placed.entries[insert_position], insert_position
     )
@@ -414,11 +417,14 @@ def inject_dynamic_segment(
             row.id, lambda: insert_segment(kernel._blocks.fetch, listed, insert_position, segment)
         )
     else:
+        # What is said around the others has changed, now that they have moved.
+        around = [entry for number, entry in enumerate(placed.entries) if number != insert_position]
+        packed = [kernel._trees.pack(_without_config(entry)) for entry in around]
         others = _segments_in(kernel, row.id, listed)
-        moved, wrapping = _wrapped_again(kernel, others, placed.entries, insert_position)
-        segments = [*moved[:insert_position], segment, *moved[insert_position:]]
+        segments = [Segment(old.config, wire) for old, (wire, _) in zip(others, packed, strict=True)]
+        segments.insert(insert_position, segment)
         grown, made = make_list(segments, listed.hash_version + 1)
-        made = (*wrapping, *made)
+        made = (*[block for _, blocks in packed for block in blocks], *made)
 
     def propose(head: Head | None) -> Proposal:
         if head is None:
@@ -441,36 +447,6 @@ def inject_dynamic_segment(
 
     commit = _commit_where_it_stands(kernel, row.key, propose)
     return _made(kernel, commit, known.config, grown, inner, segments)
-
-
-def _placed(
-    kernel: Kernel, row: Version, known: Manifest, listed: SegmentList, given: Mapping[str, Any], position: int
-) -> Placed | None:
-    config = known.config
-    if kernel._place_segment is None or config is None:
-        return None
-    document = kernel._commits.guarded(row.id, lambda: kernel._trees.read(config))
-    return kernel._place_segment(
-        Injection(
-            row.key,
-            config,
-            document,
-            lambda: _read_entries(kernel, row.id, listed),
-            listed.hash_version,
-            given,
-            position,
-        )
-    )
-
-
-def _wrapped_again(
-    kernel: Kernel, segments: Sequence[Segment], entries: Sequence[Mapping[str, Any]], position: int
-) -> tuple[tuple[Segment, ...], tuple[Block, ...]]:
-    """Segments with what is said around them now that they have moved, and the blocks of that."""
-    around = [entry for number, entry in enumerate(entries) if number != position]
-    packed = [kernel._trees.pack({name: value for name, value in entry.items() if name != WRAPPED}) for entry in around]
-    made = tuple(Segment(old.config, wire) for old, (wire, _) in zip(segments, packed, strict=True))
-    return made, tuple(block for _, blocks in packed for block in blocks)
 
 
 def _commit_where_it_stands(kernel: Kernel, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Commit:
@@ -513,8 +489,12 @@ def packed_segment(
         config = kernel._trees.build(whole)
         return Segment(config.root), config.blocks, ()
     config = kernel._trees.build(_dict(whole[WRAPPED], f"the configuration of segment {number}"))
-    wire, blocks = kernel._trees.pack({name: value for name, value in whole.items() if name != WRAPPED})
+    wire, blocks = kernel._trees.pack(_without_config(whole))
     return Segment(config.root, wire), config.blocks, blocks
+
+
+def _without_config(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != WRAPPED}
 
 
 def _segments_of(kernel: Kernel, manifest_id: BlockId, manifest: Manifest) -> SegmentList:
@@ -601,12 +581,6 @@ def _dict(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise Invalid(f"{what} is of type {type(value).__name__}", hint="pass a dict")
     return dict(value)
-
-
-def _entries(value: Any) -> Sequence[Any]:
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise Invalid(f"the segments are a {type(value).__name__}", hint="pass a list of dicts")
-    return value
 
 
 def _segments_changed(row: Version, expected: int, found: int | None) -> Conflict:

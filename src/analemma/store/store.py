@@ -423,7 +423,8 @@ class Store:
         """How many blocks there are, what they hold (logical bytes) and what they take (stored bytes)."""
         number = self._find_tenant(tenant)
         return Stats(
-            tenants=self.catalog.tenant_count() if number is None else 1, **self.catalog.stats(number)._asdict()
+            tenants=1 if number is not None else int(self.catalog.engine.value("tenant_count")),
+            **self.catalog.stats(number)._asdict(),
         )
 
     def _find_tenant(self, name: str | None) -> TenantId | None:
@@ -442,7 +443,7 @@ class Store:
             "url": redact(self._place.url),
             "objects": "in the catalog" if self._place.objects is None else redact(self._place.objects),
             "store_id": self.catalog.store_id(),
-            "schema_version": self.catalog.schema_version(),
+            "schema_version": int(self.catalog.engine.value("schema_version")),
         }
 
     def objects_owner(self) -> ObjectOwner | None:

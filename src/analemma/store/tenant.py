@@ -17,7 +17,7 @@ from analemma.state.arguments import MAIN, branch_key
 from analemma.state.commits import Commits
 from analemma.state.events import Announcer
 from analemma.state.pending import Pending
-from analemma.state.records import Manifest, decode_manifest
+from analemma.state.records import Manifest
 
 # What only some programs use is imported by the property that makes it: a command that prints a log should not wait for
 # the collector, nor a collector for payloads.
@@ -336,7 +336,7 @@ class Tenant:
 
     def manifest(self, manifest: BlockId) -> Manifest:
         """What a version's manifest says."""
-        return decode_manifest(manifest, self.blocks.fetch([manifest])[manifest])
+        return self.committer.manifest(manifest)
 
     def verify(self, key: BranchKey) -> Report:
         """Re-hash a branch's journal, its head's manifest and every block below."""

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
+    from analemma.catalog.engine.db import Engine
     from analemma.catalog.sql_catalog import SqlCatalog
 
 BESIDE = "beside its catalog"
@@ -40,7 +41,7 @@ def known_objects(catalog: SqlCatalog) -> str | None:
     if they are not to be found by their place alone: without them, nothing may be read, expired or collected."""
     known = catalog.objects_place()
     if known is None:
-        if catalog.has_uploads():
+        if catalog.engine.value("has_uploads"):
             raise Invalid(
                 "this store has objects, and was opened without them",
                 hint="name them: `objects`, ANALEMMA_OBJECTS or --objects",
@@ -48,7 +49,7 @@ def known_objects(catalog: SqlCatalog) -> str | None:
         return None
     if known.startswith("file:") and Path(unquote(urlsplit(known).path)).is_dir():
         return known
-    if not catalog.has_objects():
+    if not catalog.engine.value("has_objects"):
         return None
     raise Invalid(
         f"the objects of this store are {_where(known)}, and it was opened without them",
@@ -65,18 +66,24 @@ def hold_to_place(catalog: SqlCatalog, place: str, *, chosen: bool, moved: bool,
     if known == place or (known is None and place == MEMORY):
         return
     if place != MEMORY:
-        if known is None and not chosen and catalog.has_objects() and not _has_files(beside):
+        if known is None and not chosen and catalog.engine.value("has_objects") and not _has_files(beside):
             # A store of an earlier release, whose objects are somewhere else.
             raise Invalid(
                 "this store has objects, and they are not beside its catalog",
                 hint="name them once: `objects`, ANALEMMA_OBJECTS or --objects",
             )
         if moved:
-            catalog.move_objects(place, before=known, unless_used=False)
+            move_objects(catalog.engine, place, before=known, unless_used=False)
             known = catalog.objects_place()
-        if known in (None, place) or (chosen and not catalog.has_objects()):
+        if known in (None, place) or (chosen and not catalog.engine.value("has_objects")):
             return
     raise elsewhere(known, place)
+
+
+def move_objects(engine: Engine, place: str, *, before: str | None, unless_used: bool) -> bool:
+    """Remember another place for them; False if they are no longer where they were before or, `unless_used`, there are
+    any."""
+    return engine.execute("move_objects", place=place, before=before or "", unless_used=unless_used) == 1
 
 
 def catalog_beside(place: str) -> str | None:

@@ -20,6 +20,7 @@ from analemma.catalog.port import (
     Committed,
     Head,
     Idempotency,
+    OutboxEvent,
     RowChange,
     TenantId,
     UploadId,
@@ -64,6 +65,7 @@ def batch_of(catalog: SqlCatalog, tenant: TenantId, requests: Sequence[CommitReq
     texts are checked where callers give them, but for keys and events."""
     moves: dict[BranchKey, CommitRequest] = {}
     parents: set[BlockId] = set()
+    events: list[OutboxEvent] = []
     for request in requests:
         head, manifest, expected = request.head, request.manifest, request.expected
         check_key(head.key)
@@ -75,6 +77,7 @@ def batch_of(catalog: SqlCatalog, tenant: TenantId, requests: Sequence[CommitReq
             parents.add(expected.manifest)
         if request.events:
             check_events(request.events)
+            events += request.events
         first = moves.get(head.key)
         if first is not None:
             request = replace(request, expected=first.expected, manifest=first.manifest)
@@ -87,7 +90,7 @@ def batch_of(catalog: SqlCatalog, tenant: TenantId, requests: Sequence[CommitReq
         catalog.key_keep_us,
         [request for request in ordered if request.expected is not None],
         [request for request in ordered if request.expected is None],
-        *in_lanes([event for request in requests for event in request.events]),
+        *(in_lanes(events) if events else ((), ())),
         # A head that is moved names the expected manifest: nobody removes that who does not hold the head.
         sorted({base for request in requests for base in request.bases} - parents),
         # As they were emitted, version by version: packing takes the place of a manifest's block for the end of its
