@@ -34,7 +34,7 @@ from analemma.archives.collecting_survey import (
 from analemma.archives.names import FOREIGN_DATA, META, archives_prefix, parse_key, unit_prefix
 from analemma.archives.parts import Parts
 from analemma.blocks.ownership import NotOwner
-from analemma.catalog.archives.archive_marks import ArchivePass, ArchiveSnapshot, changed_units
+from analemma.catalog.archives.archive_marks import ArchivePass, ArchiveSnapshot, protected_units
 from analemma.catalog.leases import SECOND_US, LeaseLost, database_clock
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 from analemma.failpoints import declare, hit
@@ -268,7 +268,7 @@ class _Run:
         if isinstance(self._protection, FilteredProtection):
             # Only to spare others the lock: what is claimed is looked at again under it.
             since_us = found.now_us - HEARD_AGAIN_US
-            self._protection.heard(changed_units(self._collector._engine, self._parts.tenant, since_us))
+            self._protection.heard(protected_units(self._collector._engine, self._parts.tenant, since_us=since_us))
         for batch in found.delete.batches():
             self._collect(batch)
             self._tick("deleting", self._deleted)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from analemma.catalog.archives.workspaces import AppearedMeanwhile, SqlWorkspaces
-from analemma.catalog.engine.db import Row, Statements, Transaction
+from analemma.catalog.engine.db import Statements, Transaction
 from analemma.catalog.leases import Lease, database_clock
 from analemma.catalog.port import TenantId
 from analemma.failpoints import declare, hit
@@ -55,7 +55,7 @@ class ArchiveSnapshot:
 
     def protected(self) -> Iterator[Protected]:
         """Every unit that a workspace which is not deleted has or is about to have, in order."""
-        return _protected(self._tx.pages("protected_units", {"after": ""}, limit=PAGE, tenant=self._tenant))
+        return protected_units(self._tx, self._tenant)
 
     def protected_workspaces(self) -> int:
         """How many workspaces these are of."""
@@ -77,11 +77,6 @@ class ArchiveSnapshot:
     def _those(self, statement: str, units: Sequence[str]) -> set[str]:
         rows = self._tx.all(statement, tenant=self._tenant, units=[unit.split("/")[:2] for unit in units])
         return {f"{workspace}/{op_id}/" for workspace, op_id in rows}
-
-
-def changed_units(source: Statements, tenant: TenantId, since_us: int) -> Iterator[Protected]:
-    """What workspaces that were changed since then need now."""
-    return _protected(source.pages("changed_units", {"after": ""}, limit=PAGE, tenant=tenant, since=since_us))
 
 
 class ArchivePass(Lease):
@@ -144,7 +139,9 @@ class ArchivePass(Lease):
         self._engine.write(lambda tx: tx.execute("archive_gc_finish", **self._key, needed=needed, number=self.number))
 
 
-def _protected(pages: Iterator[list[Row]]) -> Iterator[Protected]:
-    for folder, op_id, archive_op, updated_at in itertools.chain.from_iterable(pages):
-        units = [Protected(f"{folder}{op}/", op == archive_op, updated_at) for op in {op_id, archive_op} - {None}]
-        yield from sorted(units, key=lambda each: each.unit)
+def protected_units(source: Statements, tenant: TenantId, *, since_us: int = 0) -> Iterator[Protected]:
+    """What workspaces need now that were changed since then."""
+    for page in source.pages("protected_units", {"after": ""}, limit=PAGE, tenant=tenant, since=since_us):
+        for folder, op_id, archive_op, updated_at in page:
+            units = [Protected(f"{folder}{op}/", op == archive_op, updated_at) for op in {op_id, archive_op} - {None}]
+            yield from sorted(units, key=lambda each: each.unit)

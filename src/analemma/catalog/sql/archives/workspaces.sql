@@ -70,11 +70,6 @@ WHERE tenant = :tenant AND workspace = :workspace AND state <> 'claimed'
 SELECT workspace, op_id, state, format, sha256, size, files, bytes, root, created_at, kept_at, claimed_at
 FROM archive_unit WHERE tenant = :tenant AND workspace = :workspace AND op_id = :op_id
 
--- archive_units --
--- The archives of a workspace, oldest first.
-SELECT workspace, op_id, state, format, sha256, size, files, bytes, root, created_at, kept_at, claimed_at
-FROM archive_unit WHERE tenant = :tenant AND workspace = :workspace ORDER BY number
-
 -- add_unit --
 -- An archive that is about to be written; no row touched means that this op_id was used before.
 INSERT INTO archive_unit (tenant, workspace, op_id, state, created_at) VALUES (:tenant, :workspace, :op_id, 'writing', :now)
@@ -119,37 +114,35 @@ UPDATE archive_gc SET lease_until = :until WHERE tenant = :tenant AND pass = :nu
 UPDATE archive_gc SET holder = NULL, lease_until = 0, needed = coalesce(:needed, needed) WHERE tenant = :tenant AND pass = :number  -- guard: unit.finished
 
 -- protected_units --
--- A page of the workspaces that need archives, in the order in which object stores list their folders.
+-- A page of the workspaces that need archives, of those that were changed since a time, in the order in which object stores list their folders.
 SELECT id || '/', op_id, archive_op, updated_at FROM workspace
-WHERE tenant = :tenant AND id || '/' > :after AND deleted_at IS NULL AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
+WHERE tenant = :tenant AND id || '/' > :after AND updated_at >= :since AND deleted_at IS NULL AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
 ORDER BY id || '/' LIMIT :limit
 
 -- protected_count --
 -- How many there are.
 SELECT count(*) FROM workspace WHERE tenant = :tenant AND deleted_at IS NULL AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
 
--- changed_units --
--- A page of those that were changed lately.
-SELECT id || '/', op_id, archive_op, updated_at FROM workspace
-WHERE tenant = :tenant AND id || '/' > :after AND updated_at >= :since AND deleted_at IS NULL
-  AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
-ORDER BY id || '/' LIMIT :limit
-
 -- archive_marks --
 -- A page of the units that an earlier pass found to be nobody's.
 SELECT unit, first_orphan_detected, pass FROM archive_mark WHERE tenant = :tenant AND unit > :after ORDER BY unit LIMIT :limit
+
+-- for_nobody [text] --
+-- An archive that is kept, and that no workspace needs.
+archive_unit.state = 'kept'
+  AND NOT EXISTS (
+      SELECT 1 FROM workspace
+      WHERE workspace.tenant = archive_unit.tenant AND workspace.id = archive_unit.workspace
+        AND workspace.deleted_at IS NULL AND archive_unit.op_id IN (workspace.op_id, workspace.archive_op)
+  )
 
 -- add_unlisted_marks --
 -- Archives that superseded ones are, or that workspaces had which are deleted, and that have no mark.
 INSERT INTO archive_mark (tenant, unit, first_orphan_detected, pass)
 SELECT archive_unit.tenant, archive_unit.workspace || '/' || archive_unit.op_id || '/', :now, :number
 FROM archive_unit
-WHERE archive_unit.tenant = :tenant AND archive_unit.state = 'kept'
-  AND NOT EXISTS (
-      SELECT 1 FROM workspace
-      WHERE workspace.tenant = archive_unit.tenant AND workspace.id = archive_unit.workspace
-        AND workspace.deleted_at IS NULL AND archive_unit.op_id IN (workspace.op_id, workspace.archive_op)
-  )
+WHERE archive_unit.tenant = :tenant AND
+include for_nobody
   AND NOT EXISTS (
       SELECT 1 FROM archive_mark
       WHERE archive_mark.tenant = archive_unit.tenant
@@ -178,34 +171,25 @@ SELECT unit FROM archive_mark
 WHERE tenant = :tenant AND unit = ANY (:units::text[]) AND first_orphan_detected <= :since AND pass < :number
 ORDER BY unit
 
--- known_units --
--- Those of these, each as (workspace, op_id), that were ever begun here.
+-- units [text] --
+-- Those of these, each as (workspace, op_id), of which there is a row.
 SELECT archive_unit.workspace, archive_unit.op_id
 FROM rows(:units) AS wanted (workspace text, op_id text)
 [sqlite] CROSS JOIN archive_unit
 [sqlite]     ON archive_unit.tenant = :tenant AND archive_unit.workspace = wanted.workspace AND archive_unit.op_id = wanted.op_id
 [postgres] -- OFFSET 0: each is looked up by itself, also before the database has counted the rows and would rather read them all.
 [postgres] CROSS JOIN LATERAL (
-[postgres]     SELECT workspace, op_id FROM archive_unit AS known
-[postgres]     WHERE known.tenant = :tenant AND known.workspace = wanted.workspace AND known.op_id = wanted.op_id
-[postgres]     OFFSET 0
-[postgres] ) AS archive_unit
-
--- kept_for_nobody --
--- Those of these, each as (workspace, op_id), that are kept, and that no workspace needs.
-SELECT archive_unit.workspace, archive_unit.op_id
-FROM rows(:units) AS wanted (workspace text, op_id text)
-[sqlite] CROSS JOIN archive_unit
-[sqlite]     ON archive_unit.tenant = :tenant AND archive_unit.workspace = wanted.workspace AND archive_unit.op_id = wanted.op_id
-[postgres] -- OFFSET 0 as above.
-[postgres] CROSS JOIN LATERAL (
 [postgres]     SELECT * FROM archive_unit AS known
 [postgres]     WHERE known.tenant = :tenant AND known.workspace = wanted.workspace AND known.op_id = wanted.op_id
 [postgres]     OFFSET 0
 [postgres] ) AS archive_unit
-WHERE archive_unit.state = 'kept'
-  AND NOT EXISTS (
-      SELECT 1 FROM workspace
-      WHERE workspace.tenant = archive_unit.tenant AND workspace.id = archive_unit.workspace
-        AND workspace.deleted_at IS NULL AND archive_unit.op_id IN (workspace.op_id, workspace.archive_op)
-  )
+
+-- known_units --
+-- Those of these, each as (workspace, op_id), that were ever begun here.
+include units
+
+-- kept_for_nobody --
+-- Those of these, each as (workspace, op_id), that are kept, and that no workspace needs.
+include units
+WHERE
+include for_nobody

@@ -53,10 +53,6 @@ INSERT INTO run_segment
 SELECT run, :next, seq, segment, place, iteration, position, status, input, output, attempts, error, started_at, ended_at
 FROM run_segment WHERE run = :run AND incarnation = :incarnation AND seq < :below
 
--- incarnations --
--- Every incarnation that has executed anything.
-SELECT DISTINCT incarnation FROM run_segment WHERE run = :run ORDER BY incarnation
-
 -- effects --
 -- The effects of one execution of a segment, by the beginning of their keys.
 SELECT key, state, result, body, attempts FROM effect
@@ -221,14 +217,17 @@ WHERE number IN (
 RETURNING tenant,
 include run_columns
 
+-- due_in_lane [text] --
+-- The run of a lane that is due the longest.
+    SELECT number FROM run
+    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority AND due_at <= (SELECT analemma_now())
+
 -- claim_begun --
 -- Take the run of a lane that is due the longest of those that have begun, or that one which has begun waits for.
 include take_run
 WHERE number IN (
-    SELECT number FROM run
-    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority
+include due_in_lane
       AND (status <> 'PENDING' OR parent IS NOT NULL)
-      AND due_at <= (SELECT analemma_now())
     ORDER BY due_at, number LIMIT 1
     FOR UPDATE SKIP LOCKED  -- guard: queue.begun.postgres
 )
@@ -239,10 +238,8 @@ include run_columns
 -- Take the run of a lane that has not begun and is due the longest.
 include take_run
 WHERE number IN (
-    SELECT number FROM run
-    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority
+include due_in_lane
       AND status = 'PENDING' AND parent IS NULL
-      AND due_at <= (SELECT analemma_now())
     ORDER BY due_at, number LIMIT 1
     FOR UPDATE SKIP LOCKED  -- guard: queue.new.postgres
 )

@@ -2,58 +2,50 @@
 -- What every sink is known to have of an entity.
 SELECT sink, place, doc_id, version, ship_seq, deleted, shipped_at FROM sink_state WHERE entity = :entity AND ship_seq >= 0 ORDER BY sink, place, doc_id
 
--- ship_states [sqlite] --
--- Where entities stand and a sink with them: the newest compiled version, what the sink has of the document, and the version's slices of these
--- types (or all), in the order of its ruleset.
-SELECT wanted.at - 1, entity.id, entity.newest_compiled, entity.ship_seq,
-       held.entity, held.ship_seq, held.deleted, held.shipped_at,
-       slice.type, slice.version, slice.revision, slice.hash, slice.root, slice.tombstone, slice.detail
-FROM rows(:wanted) WITH ORDINALITY AS wanted (tenant bigint, type text, key text, place text, doc_id text, at)
-    LEFT JOIN entity ON entity.tenant = wanted.tenant AND entity.type = wanted.type
-        AND entity.key = wanted.key
-    LEFT JOIN sink_state AS held ON held.sink = :sink AND held.place = wanted.place
-        AND held.doc_id = wanted.doc_id
-    LEFT JOIN compile ON compile.entity = entity.id AND compile.version = entity.newest_compiled AND compile.revision = (
-        SELECT max(latest.revision) FROM compile AS latest
-        WHERE latest.entity = entity.id AND latest.version = entity.newest_compiled
-    )
-    LEFT JOIN json_each(compile.dependencies) AS kind
-        ON :slice_types IS NULL OR kind.key = ANY (:slice_types::text[])
-    LEFT JOIN slice ON slice.entity = entity.id AND slice.type = kind.key AND (slice.version, slice.revision) = (
-        SELECT latest.version, latest.revision FROM slice AS latest
-        WHERE latest.entity = entity.id AND latest.type = kind.key AND latest.version <= entity.newest_compiled
-        ORDER BY latest.version DESC, latest.revision DESC LIMIT 1
-    )
-ORDER BY wanted.at, kind.id
-
--- ship_states [postgres] --
+-- ship_states --
 -- Where entities stand and a sink with them: the newest compiled version, what the sink has of the document, and the version's slices of these
 -- types (or all), in the order of its ruleset.
 SELECT wanted.at - 1, entity.id, entity.newest_compiled, entity.ship_seq,
        held.entity, held.ship_seq, held.deleted, held.shipped_at,
        found.type, found.version, found.revision, found.hash, found.root, found.tombstone, found.detail
 FROM rows(:wanted) WITH ORDINALITY AS wanted (tenant bigint, type text, key text, place text, doc_id text, at)
-    LEFT JOIN LATERAL (
-        SELECT id, newest_compiled, ship_seq FROM entity
-        WHERE entity.tenant = wanted.tenant AND entity.type = wanted.type AND entity.key = wanted.key LIMIT 1
-    ) AS entity ON true
-    LEFT JOIN LATERAL (
-        SELECT sink_state.entity, sink_state.ship_seq, deleted, shipped_at FROM sink_state
-        WHERE sink_state.sink = :sink AND sink_state.place = wanted.place AND sink_state.doc_id = wanted.doc_id LIMIT 1
-    ) AS held ON true
-    LEFT JOIN LATERAL (
-        SELECT dependencies FROM compile
-        WHERE compile.entity = entity.id AND compile.version = entity.newest_compiled
-        ORDER BY compile.revision DESC LIMIT 1
-    ) AS made ON true
-    LEFT JOIN LATERAL json_object_keys(made.dependencies::json) WITH ORDINALITY AS kind (type, number)
-        ON :slice_types::text[] IS NULL OR kind.type = ANY (:slice_types::text[])
-    LEFT JOIN LATERAL (
-        SELECT type, version, revision, hash, root, tombstone, detail FROM slice
-        WHERE slice.entity = entity.id AND slice.type = kind.type AND slice.version <= entity.newest_compiled
-        ORDER BY slice.version DESC, slice.revision DESC LIMIT 1
-    ) AS found ON true
-ORDER BY wanted.at, kind.number
+[sqlite]     LEFT JOIN entity ON entity.tenant = wanted.tenant AND entity.type = wanted.type
+[sqlite]         AND entity.key = wanted.key
+[sqlite]     LEFT JOIN sink_state AS held ON held.sink = :sink AND held.place = wanted.place
+[sqlite]         AND held.doc_id = wanted.doc_id
+[sqlite]     LEFT JOIN compile ON compile.entity = entity.id AND compile.version = entity.newest_compiled AND compile.revision = (
+[sqlite]         SELECT max(latest.revision) FROM compile AS latest
+[sqlite]         WHERE latest.entity = entity.id AND latest.version = entity.newest_compiled
+[sqlite]     )
+[sqlite]     LEFT JOIN json_each(compile.dependencies) AS kind
+[sqlite]         ON :slice_types IS NULL OR kind.key = ANY (:slice_types::text[])
+[sqlite]     LEFT JOIN slice AS found ON found.entity = entity.id AND found.type = kind.key AND (found.version, found.revision) = (
+[sqlite]         SELECT latest.version, latest.revision FROM slice AS latest
+[sqlite]         WHERE latest.entity = entity.id AND latest.type = kind.key AND latest.version <= entity.newest_compiled
+[sqlite]         ORDER BY latest.version DESC, latest.revision DESC LIMIT 1
+[sqlite]     )
+[sqlite] ORDER BY wanted.at, kind.id
+[postgres]     LEFT JOIN LATERAL (
+[postgres]         SELECT id, newest_compiled, ship_seq FROM entity
+[postgres]         WHERE entity.tenant = wanted.tenant AND entity.type = wanted.type AND entity.key = wanted.key LIMIT 1
+[postgres]     ) AS entity ON true
+[postgres]     LEFT JOIN LATERAL (
+[postgres]         SELECT sink_state.entity, sink_state.ship_seq, deleted, shipped_at FROM sink_state
+[postgres]         WHERE sink_state.sink = :sink AND sink_state.place = wanted.place AND sink_state.doc_id = wanted.doc_id LIMIT 1
+[postgres]     ) AS held ON true
+[postgres]     LEFT JOIN LATERAL (
+[postgres]         SELECT dependencies FROM compile
+[postgres]         WHERE compile.entity = entity.id AND compile.version = entity.newest_compiled
+[postgres]         ORDER BY compile.revision DESC LIMIT 1
+[postgres]     ) AS made ON true
+[postgres]     LEFT JOIN LATERAL json_object_keys(made.dependencies::json) WITH ORDINALITY AS kind (type, number)
+[postgres]         ON :slice_types::text[] IS NULL OR kind.type = ANY (:slice_types::text[])
+[postgres]     LEFT JOIN LATERAL (
+[postgres]         SELECT type, version, revision, hash, root, tombstone, detail FROM slice
+[postgres]         WHERE slice.entity = entity.id AND slice.type = kind.type AND slice.version <= entity.newest_compiled
+[postgres]         ORDER BY slice.version DESC, slice.revision DESC LIMIT 1
+[postgres]     ) AS found ON true
+[postgres] ORDER BY wanted.at, kind.number
 
 -- take_documents --
 -- Gives documents that nobody has to these entities, before they are shipped for the first time; answers whose each of them is. Nothing is shipped of
