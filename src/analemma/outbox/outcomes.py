@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from analemma.catalog.outbox.claims import Finished, LaneOutcome, OutboxClaims
 from analemma.outbox.failures import clean
@@ -15,19 +14,14 @@ from analemma.outbox.holding import HeldLanes
 log = logging.getLogger("analemma.outbox")
 
 
-class Count(Protocol):
-    """Counts what is known by now."""
-
-    def __call__(self, *, delivered: int, failed: int, dead: int, lost: int) -> None: ...
-
-
 class Outcomes:
     """What a worker has to say about lanes that it gives back. Threads may share it."""
 
     def __init__(
-        self, claims: OutboxClaims, held: HeldLanes, *, batch: int, wake: Callable[[], None], count: Count
+        self, claims: OutboxClaims, held: HeldLanes, *, batch: int, wake: Callable[[], None], count: Callable[..., None]
     ) -> None:
-        """`batch` of them do not wait for more; `wake` has somebody look for what is due again already."""
+        """`batch` of them do not wait for more; `wake` has somebody look for what is due again already. `count` is told
+        how many were delivered, failed, are dead or lost."""
         self._claims = claims
         self._held = held
         self._batch = batch

@@ -328,18 +328,9 @@ def step_of(before: str | None, state: str, attempt: int, reason: str | None, at
 
 
 def _with(sink: ExplainedSink, row: SinkRow) -> ExplainedSink:
-    return ExplainedSink(
-        sink.rule,
-        sink.asked,
-        sink.why,
-        sink.slices,
-        row.state,
-        row.ship_seq,
-        row.answered_seq,
-        row.reason,
-        row.asked_at_us,
-        row.answered_at_us,
-    )
+    told = row._asdict()
+    del told["rule"]
+    return replace(sink, **told)
 
 
 def _seconds(span_us: int) -> str:

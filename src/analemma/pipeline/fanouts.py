@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.entities.fanouts import FanoutRow
@@ -15,20 +15,15 @@ from analemma.pipeline.cursors import decode_cursor, encode_cursor
 from analemma.pipeline.fanout_results import FanoutResult, fanout_result
 from analemma.slicing.entity_key import EntityKey
 
+if TYPE_CHECKING:
+    from analemma.pipeline.fanout import FanoutWorkflow
+
 PAGE: Final = 100
 LARGEST_PAGE: Final = 10_000
 HOUSEKEEPING_BATCH: Final = 1000
 SECOND_US: Final = 1_000_000
 _QUESTIONS: Final = {"fanouts": (), "fanouts_under_way": ("under_way",), "alerted_fanouts": ("with_alert",)}
 """What tells cursors of each statement's pages from those of the others."""
-
-
-class FanoutVerbs(Protocol):
-    """What is used of a tenant's workflow."""
-
-    def result(self, entity_type: str, entity_id: str) -> FanoutResult: ...
-
-    def resume(self, entity_type: str, entity_id: str) -> FanoutResult: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,7 @@ class Fanouts:
         engine: Engine,
         *,
         find_tenant: Callable[[str], TenantId | None],
-        workflow: Callable[[str], FanoutVerbs],
+        workflow: Callable[[str], FanoutWorkflow],
         default_tenant: str,
         keep_s: float,
         clock: Clock,
@@ -142,7 +137,7 @@ class Fanouts:
         following = encode_cursor(question, rows[-1][1].entity) if len(found) > limit else None
         return FanoutPage(tuple(fanout_result(key, row) for key, row in rows), following)
 
-    def _of(self, tenant: str | None) -> FanoutVerbs:
+    def _of(self, tenant: str | None) -> FanoutWorkflow:
         name = self._default_tenant if tenant is None else tenant
         self._number(name)
         return self._workflow(name)

@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any, Final, Literal
 
 from analemma.canon.canonical_json import canonical_json
@@ -170,19 +171,9 @@ class StateSourceWorkflow:
     def matching(self, source_id: str | None = None, *, page: int = PAGE) -> Iterator[tuple[BranchKey, int]]:
         """The branches that sources, or one of them, take now, each with how many of them do. In an order that does not
         change, so that it can be gone on with."""
-        after: BranchKey | None = None
-        while keys := self._branches(after, page):
-            yield from self._chosen(keys, source_id)
-            after = keys[-1]
-
-    def matching_page(
-        self, after: BranchKey | None, limit: int, source_id: str | None = None
-    ) -> tuple[list[BranchKey], BranchKey | None]:
-        """Of the next `limit` branches of the tenant those that sources take, and where the next page begins; None:
-        there is none."""
-        keys = self._branches(after, limit)
-        found = [key for key, _ in self._chosen(keys, source_id)]
-        return found, keys[-1] if len(keys) == limit else None
+        begun = {"owner": "", "workflow": "", "branch": ""}
+        for rows in self._context.engine.pages("heads_after", begun, limit=page, tenant=self._context.tenant):
+            yield from self._chosen(list(starmap(BranchKey, rows)), source_id)
 
     def backfill(
         self,
@@ -244,11 +235,6 @@ class StateSourceWorkflow:
         """How far each source has followed a branch."""
         rows = self._context.engine.rows(SourcePosition, "source_positions", **self._columns(key))
         return {each.source: each for each in rows}
-
-    def _branches(self, after: BranchKey | None, limit: int) -> list[BranchKey]:
-        """A page of the branches that there are, of all owners."""
-        place = self._columns(after or BranchKey("", "", ""))
-        return self._context.engine.rows(BranchKey, "heads_after", **place, limit=limit)
 
     def _chosen(self, keys: Sequence[BranchKey], source_id: str | None) -> list[tuple[BranchKey, int]]:
         sources = [each for each in self._contracts().state_sources() if source_id in (None, each.id)]
