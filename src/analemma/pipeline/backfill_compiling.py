@@ -15,6 +15,7 @@ from analemma.catalog.entities.slices import (
     PAGE_WRITTEN,
     CompileStart,
     CompileWrite,
+    compile_starts,
     find_overtaken,
     write_compiles,
 )
@@ -139,12 +140,12 @@ class BatchCompiler:
         failed: dict[int, Exception] = {}
         asked = self._ask(items, failed)
         wanted = list({each for _, _, asking in asked for each in asking.wanted})
-        found = dict(zip(wanted, self.parts.slices.find(wanted), strict=True))
+        found = dict(zip(wanted, self.parts.reader.find(wanted), strict=True))
         missing = {each.place for _, _, asking in asked for each in asking.others if found[each].number is None}
         if missing:
             # There must be something to lock of everyone who is joined, as with a single compile.
             add_placeholders(self.parts.engine, self.parts.tenant, missing)
-            found = dict(zip(wanted, self.parts.slices.find(wanted), strict=True))
+            found = dict(zip(wanted, self.parts.reader.find(wanted), strict=True))
         entries: dict[int, list[StoredEntry]] = {}
         if self.mode is CompileMode.FULL:
             entries = stored_entries(self.parts.engine, [start.number for _, start, _ in asked])
@@ -203,7 +204,8 @@ class BatchCompiler:
 
     def _ask(self, items: Sequence[Item], failed: dict[int, Exception]) -> list[tuple[Item, CompileStart, Asking]]:
         parts, ruleset = self.parts, self.contracts.ruleset(self.entity_type)
-        starts = parts.slices.starts([(EntityPlace(self.entity_type, item.entity.key), item.version) for item in items])
+        wanted = [(EntityPlace(self.entity_type, item.entity.key), item.version) for item in items]
+        starts = compile_starts(parts.engine, parts.tenant, wanted)
         try:
             parts.documents.read_ahead([each.document for each in starts if each and each.document])
         except (Corrupt, NotFound):

@@ -10,6 +10,7 @@ from typing import Final
 from analemma.canon.canonical_json import canonical_json
 from analemma.catalog.entities.backfills import BackfillEntity, Counts, EntityChoice, scope_page
 from analemma.catalog.entities.entities import EntityPlace
+from analemma.catalog.entities.slices import compile_starts
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import NotFound
 from analemma.pipeline.backfill_compiling import PASSING, versions_of
@@ -149,7 +150,7 @@ class DryRunner:
     ) -> tuple[Compiled, bool, tuple[str, ...]]:
         parts, mode = self._parts, call.options.mode
         ruleset = contracts.ruleset(key.type)
-        start = parts.slices.start(EntityPlace(key.type, key.id), version)
+        (start,) = compile_starts(parts.engine, parts.tenant, [(EntityPlace(key.type, key.id), version)])
         if start is None or start.version is None:
             raise NotFound(f"{key} has no such version any more", hint="see how it was removed")
         inputs = parts.reader.read(ruleset, key, start, mode)

@@ -8,7 +8,6 @@ from typing import Any
 
 from analemma.canon.read import NodeCache
 from analemma.canon.trees import Trees
-from analemma.catalog.entities.slices import Slices
 from analemma.catalog.port import OutboxEvent
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
@@ -26,7 +25,6 @@ class TenantParts(Context):
 
     contracts: Callable[[], ContractSet]
     slicing: SlicingWorkflow
-    slices: Slices
     reader: InputReader
     documents: DocumentReader
     """What compiles are made of; documents that were read before may be known."""
@@ -59,7 +57,7 @@ class DeferredEvents(Events):
 
 def tenant_parts(context: Context, loaded: Contracts) -> TenantParts:
     """What a backfill works with in one tenant."""
-    trees, slices, known = context.trees, Slices(context.engine, context.tenant), KnownDocuments()
+    trees, known = context.trees, KnownDocuments()
     events, documents = DeferredEvents(context.entropy), DocumentReader(trees, known)
 
     def contracts() -> ContractSet:
@@ -68,7 +66,6 @@ def tenant_parts(context: Context, loaded: Contracts) -> TenantParts:
 
     slicing = SlicingWorkflow(
         context,
-        slices=slices,
         # What `contracts` has just read, at the beginning of each page.
         contracts=lambda: loaded.current,
         fresh_contracts=contracts,
@@ -79,8 +76,7 @@ def tenant_parts(context: Context, loaded: Contracts) -> TenantParts:
         **vars(context),
         contracts=contracts,
         slicing=slicing,
-        slices=slices,
-        reader=InputReader(slices, documents, context.tenant_name),
+        reader=InputReader(context, documents),
         documents=documents,
         plain_trees=Trees(context.blocks.read_uncached, trees.registry, context.settings.unknown_types, NodeCache()),
         events=events,

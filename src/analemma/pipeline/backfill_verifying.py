@@ -10,7 +10,7 @@ from typing import Final
 
 from analemma.catalog.entities.backfills import ShardRow, StoredEntry, scope_page, stored_entries
 from analemma.catalog.entities.entities import EntityPlace, EntityRow, find_entity
-from analemma.catalog.entities.slices import CompileStart, SliceRow, WantedSlice
+from analemma.catalog.entities.slices import CompileStart, SliceRow, WantedSlice, compile_starts
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import Ruleset
 from analemma.errors import AnalemmaError, Corrupt, Internal
@@ -125,7 +125,7 @@ class _Page:
     def __init__(self, parts: TenantParts) -> None:
         self._parts = parts
         self._documents = DocumentReader(parts.plain_trees, KnownDocuments(SHARED_BYTES))
-        self._reader = InputReader(parts.slices, self._documents, parts.tenant_name)
+        self._reader = InputReader(parts, self._documents)
 
     def look(self, call: VerifyCall) -> VerifyAnswer:
         """What there is to say of it."""
@@ -167,7 +167,8 @@ class _Page:
             look.say(entity.newest_raw, "uncompiled", "the newest version is not compiled")
         for version in sorted({each for each in (entity.newest_compiled, entity.serving_version) if each is not None}):
             look.versions += 1
-            start = self._parts.slices.start(EntityPlace(look.key.type, look.key.id), version)
+            place = EntityPlace(look.key.type, look.key.id)
+            (start,) = compile_starts(self._parts.engine, self._parts.tenant, [(place, version)])
             if start is None or start.document is None:
                 look.say(version, "wrong", "there is no raw document of it")
                 continue
@@ -205,7 +206,7 @@ class _Page:
         place = EntityPlace(look.key.type, look.key.id)
         wanted = [WantedSlice(place, each, version) for each in recorded]
         rows: dict[str, SliceRow] = {}
-        for slice_type, found in zip(recorded, self._parts.slices.find(wanted), strict=True):
+        for slice_type, found in zip(recorded, self._reader.find(wanted), strict=True):
             look.slices += 1
             if found.row is None:
                 look.say(version, "wrong", f"{slice_type} has no row")

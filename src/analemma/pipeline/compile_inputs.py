@@ -6,7 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from analemma.catalog.entities.entities import EntityPlace
-from analemma.catalog.entities.slices import CompileRow, CompileStart, FoundSlice, Seen, SliceRow, Slices, WantedSlice
+from analemma.catalog.entities.slices import (
+    CompileRow,
+    CompileStart,
+    FoundSlice,
+    Seen,
+    SliceRow,
+    WantedSlice,
+    find_slices,
+)
+from analemma.context import Context
 from analemma.contracts.models import Ruleset
 from analemma.pipeline.dependencies import parse_dependencies
 from analemma.pipeline.documents import DocumentReader, format_hash
@@ -50,15 +59,18 @@ class Asking:
 class InputReader:
     """Reads them for one tenant."""
 
-    def __init__(self, slices: Slices, documents: DocumentReader, tenant: str) -> None:
-        self._slices = slices
+    def __init__(self, context: Context, documents: DocumentReader) -> None:
+        self._context = context
         self._documents = documents
-        self._tenant = tenant
 
     def read(self, ruleset: Ruleset, key: EntityKey, start: CompileStart, mode: CompileMode) -> CompileInputs:
         """All of it. What others compile meanwhile may be half in it: whoever writes has to compare."""
         asking = self.ask(ruleset, key, start, mode)
-        return self.assemble(asking, self._slices.find(asking.wanted))
+        return self.assemble(asking, self.find(asking.wanted))
+
+    def find(self, wanted: Sequence[WantedSlice]) -> list[FoundSlice]:
+        """What there is of each slice."""
+        return find_slices(self._context.engine, self._context.tenant, wanted)
 
     def ask(self, ruleset: Ruleset, key: EntityKey, start: CompileStart, mode: CompileMode) -> Asking:
         """Which slices it takes, for `assemble` once they are found: those of many compiles are found in one go."""
@@ -67,7 +79,7 @@ class InputReader:
         # In full, what was before is not looked at: it may be damaged, and all is well again with this.
         comparing = mode is not CompileMode.FULL and base is not None and base.fingerprint == ruleset.fingerprint
         before = self._documents.raw(start.base_document) if comparing else None
-        dependencies = {} if base is None else parse_dependencies(base.dependencies, self._tenant)
+        dependencies = {} if base is None else parse_dependencies(base.dependencies, self._context.tenant_name)
         place = EntityPlace(key.type, key.id)
         own = [] if base is None else [WantedSlice(place, slice_type, base.version) for slice_type in dependencies]
         asked = wanted_slices(ruleset, key, raw)
@@ -97,7 +109,7 @@ class InputReader:
     def numbers(self, places: Collection[EntityPlace]) -> dict[EntityPlace, int]:
         """The numbers of those of these entities that have one."""
         wanted = [WantedSlice(place, "") for place in sorted(places)]
-        found = self._slices.find(wanted)
+        found = self.find(wanted)
         return {each.place: there.number for each, there in zip(wanted, found, strict=True) if there.number is not None}
 
     def _lookup(self, there: Mapping[WantedSlice, FoundSlice]) -> Lookup:

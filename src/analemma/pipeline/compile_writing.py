@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from analemma.blocks.store import BlockStore, Carried
-from analemma.catalog.engine.db import Engine
+from analemma.blocks.store import Carried
 from analemma.catalog.entities.backfills import StoredEntry, stored_entries
 from analemma.catalog.entities.entities import EntityPlace, add_placeholders
 from analemma.catalog.entities.slices import (
@@ -18,7 +17,8 @@ from analemma.catalog.entities.slices import (
     EntryRow,
     SliceRow,
 )
-from analemma.catalog.port import BranchKey, OutboxEvent, TenantId
+from analemma.catalog.port import BranchKey, OutboxEvent
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import Ruleset
 from analemma.errors import NotFound
@@ -39,17 +39,13 @@ class CompileWriting:
 
     def __init__(
         self,
-        engine: Engine,
-        tenant: TenantId,
+        context: Context,
         *,
-        blocks: BlockStore,
         recent: RecentTrees,
         events: Events,
         reader: InputReader,
     ) -> None:
-        self._engine = engine
-        self._tenant = tenant
-        self._blocks = blocks
+        self._context = context
         self._recent = recent
         self._events = events
         self._reader = reader
@@ -85,7 +81,7 @@ class CompileWriting:
         trees = {each.type: self._recent.build(each.hash, each.data) for each in compiled.written if each.hash}
         blocks = {block.id: block for tree in trees.values() for block in tree.blocks}
         where = BranchKey(key.type, key.id, "slice")
-        prepared = self._blocks.prepare(list(blocks.values()), where, None, carried)
+        prepared = self._context.blocks.prepare(list(blocks.values()), where, None, carried)
         rows = [
             _row(each, version, revision, trees[each.type].root.id if each.data is not None else None)
             for each in compiled.written
@@ -142,7 +138,7 @@ class CompileWriting:
             for each in entries
         }
         if stored is None:
-            stored = stored_entries(self._engine, [start.number])[start.number]
+            stored = stored_entries(self._context.engine, [start.number])[start.number]
         return made == {each[:4] for each in stored if each.waiting not in unlike}
 
     def _kept_for_successor(
@@ -150,7 +146,7 @@ class CompileWriting:
     ) -> list[SliceRow]:
         """What the version that follows goes on having, now that rows come between it and where it had that from."""
         assert start.version is not None
-        rows = self._engine.all("next_compile", entity=start.number, version=start.version)
+        rows = self._context.engine.all("next_compile", entity=start.number, version=start.version)
         if not rows:
             return []
         (version, revision, _), own = rows[0], {row[2] for row in rows}
@@ -174,7 +170,7 @@ class CompileWriting:
             found = self._reader.numbers(unknown)
             missing = [place for place in unknown if place not in found]
             if missing:
-                add_placeholders(self._engine, self._tenant, missing)
+                add_placeholders(self._context.engine, self._context.tenant, missing)
                 found |= self._reader.numbers(missing)
             numbers |= found
         return tuple(

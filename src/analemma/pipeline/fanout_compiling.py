@@ -18,8 +18,8 @@ from analemma.catalog.entities.slices import (
     CompileStart,
     CompileWrite,
     FoundSlice,
-    Slices,
     WantedSlice,
+    compile_starts,
     find_overtaken,
     write_compiles,
 )
@@ -70,18 +70,16 @@ class PageCompiler:
         context: Context,
         *,
         slicing: SlicingWorkflow,
-        slices: Slices,
         contracts: Callable[[], ContractSet],
         fresh_contracts: Callable[[], ContractSet],
         documents: DocumentReader,
     ) -> None:
         self._context = context
         self._slicing = slicing
-        self._slices = slices
         self._contracts = contracts
         self._fresh_contracts = fresh_contracts
         self._documents = documents
-        self._reader = InputReader(slices, documents, context.tenant_name)
+        self._reader = InputReader(context, documents)
 
     def evaluate(self, rows: Sequence[DependantRow]) -> Page:
         """What is to be written of them."""
@@ -170,7 +168,8 @@ class PageCompiler:
         self, page: Page, contracts: ContractSet, rows: Sequence[DependantRow]
     ) -> list[tuple[DependantRow, CompileStart, Asking]]:
         rows = [row for row in rows if row.newest_compiled is not None]
-        starts = self._slices.starts([(row.place, row.newest_compiled) for row in rows])
+        wanted = [(row.place, row.newest_compiled) for row in rows]
+        starts = compile_starts(self._context.engine, self._context.tenant, wanted)
         self._read_ahead(start for start in starts if start is not None)
         asked: list[tuple[DependantRow, CompileStart, Asking]] = []
         for row, start in zip(rows, starts, strict=True):
@@ -202,7 +201,7 @@ class PageCompiler:
 
     def _find(self, wanted: set[WantedSlice]) -> dict[WantedSlice, FoundSlice]:
         chosen = list(wanted)
-        return dict(zip(chosen, self._slices.find(chosen), strict=True))
+        return dict(zip(chosen, self._reader.find(chosen), strict=True))
 
     def _add_missing(
         self, asked: Sequence[tuple[DependantRow, CompileStart, Asking]], found: dict[WantedSlice, FoundSlice]

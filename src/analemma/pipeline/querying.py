@@ -6,11 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Any, Final
 
-from analemma.canon.trees import Trees
-from analemma.catalog.engine.db import Engine
 from analemma.catalog.entities.views import EntityRow, count_by_rules, entities_with_slices, key_bounds
-from analemma.catalog.port import TenantId
 from analemma.clock import moment
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ViewDefinition
 from analemma.contracts.semver import parse_semver
@@ -52,19 +50,15 @@ class QueryViewWorkflow:
 
     def __init__(
         self,
-        tenant: str,
-        engine: Engine,
-        number: TenantId,
-        trees: Trees,
+        context: Context,
         current: Callable[[], ContractSet],
         held_back: Callable[[Collection[int]], Mapping[int, HeldBack]],
     ) -> None:
         """`held_back` says which deploys entities wait for, by their numbers."""
         self._held_back = held_back
-        self._tenant = tenant
-        self._engine = engine
-        self._number = number
-        self._trees = trees
+        self._context = context
+        self._engine = context.engine
+        self._tenant = context.tenant_name
         self._current = current
 
     @property
@@ -188,7 +182,12 @@ class QueryViewWorkflow:
         _check_prefix(prefix)
         after = None
         while True:
-            asked = {"tenant": self._number, "entity_type": entity_type, "limit": page, **key_bounds(prefix, after)}
+            asked = {
+                "tenant": self._context.tenant,
+                "entity_type": entity_type,
+                "limit": page,
+                **key_bounds(prefix, after),
+            }
             found = [row[0] for row in self._engine.all("entity_keys", **asked)]
             yield from found
             if len(found) < page:
@@ -199,7 +198,7 @@ class QueryViewWorkflow:
         """How many entities an index does not know yet. To be asked before it is searched: what is compiled in between
         is found by rules that have it."""
         known = contracts.rules_with(view.entity_type, index)
-        count = sum(count_by_rules(self._engine, self._number, view.entity_type, known).values())
+        count = sum(count_by_rules(self._engine, self._context.tenant, view.entity_type, known).values())
         if count and require_complete:
             raise Conflict(
                 f"{count} entities of type {view.entity_type} are not indexed by {index} yet",
@@ -210,7 +209,7 @@ class QueryViewWorkflow:
         return count
 
     def _of(self, view: ViewDefinition) -> dict[str, Any]:
-        return {"tenant": self._number, "entity_type": view.entity_type}
+        return {"tenant": self._context.tenant, "entity_type": view.entity_type}
 
     def _rows(self, statement: str, view: ViewDefinition, **asked: Any) -> list[EntityRow]:
         given = {**self._of(view), "slice_types": _slice_types(view), **asked}
@@ -293,14 +292,14 @@ class QueryViewWorkflow:
         ]
         roots = [root for slices in wanted for _, root in slices]
         try:
-            values: Iterator[Any] | None = iter(self._trees.read_many(roots))
+            values: Iterator[Any] | None = iter(self._context.trees.read_many(roots))
         except Corrupt:
             values = None  # One by one, it shows whose.
         bodies: list[Bodies | Corrupt] = []
         for row, slices in zip(rows, wanted, strict=True):
             try:
                 found = (
-                    self._trees.read_many([root for _, root in slices])
+                    self._context.trees.read_many([root for _, root in slices])
                     if values is None
                     else islice(values, len(slices))
                 )

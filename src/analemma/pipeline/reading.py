@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analemma.canon.trees import Trees
 from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace
-from analemma.catalog.entities.slices import SliceRow, Slices, WantedSlice
+from analemma.catalog.entities.slices import CompileRow, SliceRow, WantedSlice, compile_starts, find_slices
+from analemma.context import Context
 from analemma.errors import Corrupt, NotFound
 from analemma.pipeline.dependencies import parse_dependencies
 from analemma.pipeline.deploy_records import HeldBack
@@ -44,41 +44,38 @@ class SliceReader:
 
     def __init__(
         self,
-        slices: Slices,
-        trees: Trees,
-        tenant: str,
+        context: Context,
         held_back: Callable[[Collection[int]], Mapping[int, HeldBack]],
     ) -> None:
         """`held_back` says which deploys entities wait for, by their numbers."""
         self._held_back = held_back
-        self._slices = slices
-        self._trees = trees
-        self._tenant = tenant
+        self._context = context
 
     def read(self, entity_type: str, entity_id: str, version: str | None = None) -> dict[str, Slice]:
         """All slices of a version, or of the one that is served, by type; NotFound if it is not there or not compiled,
         Corrupt if a slice is not what its hash says."""
-        key = EntityKey(entity_type, self._tenant, entity_id)
+        key = EntityKey(entity_type, self._context.tenant_name, entity_id)
         place = EntityPlace(entity_type, entity_id)
         wanted_version = None if version is None else parse_version(version)
         beyond = wanted_version is not None and wanted_version > MAXIMUM_VERSION
-        found = self._slices.compiled(place, None if beyond else wanted_version)
-        if found is None:
+        asked = {"type": place.type, "key": place.id, "version": None if beyond else wanted_version}
+        row = self._context.engine.one("slices_start", tenant=self._context.tenant, **asked)
+        if row is None or row[1] is None:
             raise NotFound(f"there is no {key}", hint="ids keep their case", entity=str(key))
         if beyond:
             raise _no_version(key, version)
-        compiled = found[1]
+        number, compiled = row[0], None if row[2] is None else CompileRow(*row[2:])
         if compiled is None:
             if version is not None and not self._was_ingested(place, wanted_version):
                 raise _no_version(key, version)
-            held = self._held_back([found[0]]).get(found[0])
+            held = self._held_back([number]).get(number)
             if held is not None and version in (None, held.deploy.version):
                 raise held.error(key)
             what = str(key) if version is None else f"version {version} of {key}"
             raise NotFound(f"{what} is not compiled", hint=_HINT, entity=str(key), version=version)
-        dependencies = parse_dependencies(compiled.dependencies, self._tenant)
+        dependencies = parse_dependencies(compiled.dependencies, self._context.tenant_name)
         wanted = [WantedSlice(place, slice_type, compiled.version) for slice_type in dependencies]
-        rows = [each.row for each in self._slices.find(wanted) if each.row is not None]
+        rows = [each.row for each in find_slices(self._context.engine, self._context.tenant, wanted) if each.row]
         ruleset = f"{compiled.ruleset_id}@{compiled.ruleset_version}"
         try:
             values = {row.type: check_slice(data, row.hash, f"{key}.{row.type}") for row, data in self._values(rows)}
@@ -101,11 +98,11 @@ class SliceReader:
     def _values(self, rows: list[SliceRow]) -> list[tuple[SliceRow, object]]:
         """What those of the slices hold that are there: each has its own, even where two are equal."""
         found = [(row, row.root) for row in rows if row.root is not None]
-        values = self._trees.read_many([root for _, root in found]) if found else []
+        values = self._context.trees.read_many([root for _, root in found]) if found else []
         return [(row, value) for (row, _), value in zip(found, values, strict=True)]
 
     def _was_ingested(self, place: EntityPlace, version: int | None) -> bool:
-        start = self._slices.start(place, version)
+        (start,) = compile_starts(self._context.engine, self._context.tenant, [(place, version)])
         return start is not None and start.document is not None
 
 

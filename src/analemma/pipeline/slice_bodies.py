@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from analemma.blocks.store import BlockStore, inline_rows
+from analemma.blocks.store import inline_rows
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.bodies import add_bodies, replace_bodies
-from analemma.catalog.port import TenantId
+from analemma.context import Context
 from analemma.pipeline.recent_trees import RecentTrees
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.incremental import Compiled
@@ -21,10 +21,8 @@ log = logging.getLogger("analemma.pipeline")
 class SliceBodies:
     """Repairs bodies of one tenant's slices."""
 
-    def __init__(self, engine: Engine, tenant: TenantId, *, blocks: BlockStore, recent: RecentTrees) -> None:
-        self._engine = engine
-        self._tenant = tenant
-        self._blocks = blocks
+    def __init__(self, context: Context, recent: RecentTrees) -> None:
+        self._context = context
         self._recent = recent
 
     def repair(self, made: Mapping[EntityKey, Compiled]) -> dict[EntityKey, tuple[str, ...]]:
@@ -46,17 +44,17 @@ class SliceBodies:
                     kept |= trees[key, each.type]
         if not blocks:
             return {}
-        damaged, missing = self._blocks.unsound(list(blocks))
+        damaged, missing = self._context.blocks.unsound(list(blocks))
         wrong = damaged | (missing & kept)
         if not wrong:
             return {}
         rows = tuple(inline_rows([blocks[each] for each in sorted(wrong)])[0])
 
         def store(tx: Transaction) -> None:
-            add_bodies(tx, self._tenant, rows, ())
-            replace_bodies(tx, self._tenant, [row for row in rows if row.id in damaged])
+            add_bodies(tx, self._context.tenant, rows, ())
+            replace_bodies(tx, self._context.tenant, [row for row in rows if row.id in damaged])
 
-        self._engine.write(store)
+        self._context.engine.write(store)
         repaired: dict[EntityKey, tuple[str, ...]] = {}
         for (key, slice_type), ids in trees.items():
             if ids & wrong:

@@ -15,7 +15,7 @@ from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.backfills import StoredEntry
 from analemma.catalog.entities.deploys import HeldEntity
 from analemma.catalog.entities.entities import EntityPlace, add_placeholders, find_entity
-from analemma.catalog.entities.slices import CompileStart, CompileWrite, Slices
+from analemma.catalog.entities.slices import CompileStart, CompileWrite, compile_starts, write_compile
 from analemma.catalog.outbox.lanes import LaneKey, preceded
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
@@ -85,7 +85,6 @@ class SlicingWorkflow:
         self,
         context: Context,
         *,
-        slices: Slices,
         contracts: Callable[[], ContractSet],
         fresh_contracts: Callable[[], ContractSet],
         known: KnownDocuments,
@@ -93,20 +92,12 @@ class SlicingWorkflow:
     ) -> None:
         """`contracts` may be behind what others load, `fresh_contracts` are not."""
         self._context = context
-        self._slices = slices
         self._contracts = contracts
         self._fresh_contracts = fresh_contracts
-        self._reader = InputReader(slices, DocumentReader(context.trees, known), context.tenant_name)
+        self._reader = InputReader(context, DocumentReader(context.trees, known))
         recent = RecentTrees(context.trees)
-        self.bodies = SliceBodies(context.engine, context.tenant, blocks=context.blocks, recent=recent)
-        self._writing = CompileWriting(
-            context.engine,
-            context.tenant,
-            blocks=context.blocks,
-            recent=recent,
-            events=events,
-            reader=self._reader,
-        )
+        self.bodies = SliceBodies(context, recent)
+        self._writing = CompileWriting(context, recent=recent, events=events, reader=self._reader)
 
     def execute(
         self, entity_type: str, entity_id: str, version: str | None = None, *, within: Settle | None = None
@@ -222,7 +213,7 @@ class SlicingWorkflow:
         """One try; None if what it was made of has changed meanwhile. Its revision is at least this one."""
         mode = asked.mode
         place = EntityPlace(key.type, key.id)
-        start = self._slices.start(place, version)
+        (start,) = compile_starts(self._context.engine, self._context.tenant, [(place, version)])
         if start is None or start.newest_raw is None:
             raise NotFound(f"there is no {key}", hint="ingest it first", entity=str(key))
         if start.version is None:
@@ -249,9 +240,8 @@ class SlicingWorkflow:
         result = _result(start.version, write.row.revision, compiled, write.ship_seq, ships=ships)
         result = replace(result, repaired=repaired)
         try:
-            if not self._slices.write(
-                write, now_us=self._context.clock.now_us(), within=asked.telling(result, _held(start, write))
-            ):
+            now_us, within = self._context.clock.now_us(), asked.telling(result, _held(start, write))
+            if not write_compile(self._context.engine, self._context.tenant, write, now_us=now_us, within=within):
                 return None
         except Conflict as exc:
             which = {"entity": start.number, "version": start.version}

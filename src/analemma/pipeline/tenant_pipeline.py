@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from analemma.catalog.entities.slices import Slices
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.pipeline.contract_store import Contracts
@@ -34,7 +33,7 @@ class TenantPipeline:
         held_back: Callable[[Collection[int]], Mapping[int, HeldBack]],
         known: KnownDocuments,
     ) -> None:
-        events, slices = Events(context.entropy), Slices(context.engine, context.tenant)
+        events = Events(context.entropy)
         documents, fresh_contracts = DocumentReader(context.trees, known), contracts_of_store.fresh
 
         def contracts() -> ContractSet:
@@ -42,18 +41,17 @@ class TenantPipeline:
 
         self.ingest = IngestWorkflow(context, contracts=contracts, known=known, versions=versions, events=events)
         self.slicing = SlicingWorkflow(
-            context, slices=slices, contracts=contracts, fresh_contracts=fresh_contracts, known=known, events=events
+            context, contracts=contracts, fresh_contracts=fresh_contracts, known=known, events=events
         )
         compiler = PageCompiler(
             context,
             slicing=self.slicing,
-            slices=slices,
             contracts=contracts,
             fresh_contracts=fresh_contracts,
             documents=documents,
         )
         self.fanout = FanoutWorkflow(context, compiler=compiler, contracts=contracts, events=events)
-        self.reader = SliceReader(slices, context.trees, context.tenant_name, held_back)
+        self.reader = SliceReader(context, held_back)
         self.deploying = DeployWorkflow(
             context, contracts=contracts, ingest=self.ingest, slicing=self.slicing, events=events
         )

@@ -123,10 +123,7 @@ class Tenant:
 
         contracts = self._app.contracts
         return QueryViewWorkflow(
-            self.name,
-            self.context.engine,
-            self.id,
-            self.trees,
+            self.context,
             lambda: contracts.current,
             lambda numbers: self.deploys._held_back(numbers),
         )

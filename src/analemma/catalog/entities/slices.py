@@ -178,69 +178,57 @@ class CompileWrite:
         return orjson.dumps([[each.type, each.value, each.target or 0] for each in self.entries or ()]).decode()
 
 
-class Slices:
-    """One tenant's compiles, slices and index entries."""
+def compile_starts(
+    source: Statements, tenant: TenantId, wanted: Sequence[tuple[EntityPlace, int | None]]
+) -> list[CompileStart | None]:
+    """What compiling each of these versions, or the newest, begins with; None if there is no such entity."""
+    found: list[CompileStart | None] = [None] * len(wanted)
+    asked = [(place.type, place.id, version) for place, version in wanted]
+    for at, *row in source.all("compile_starts", tenant=tenant, wanted=asked) if wanted else ():
+        document = None if row[6] is None else StoredDocument(*row[7:11])
+        base = None if row[11] is None else CompileRow(*row[11:17])
+        base_document = None if base is None else StoredDocument(*row[17:21])
+        found[at] = CompileStart(*(*row[:7], document, base, base_document))
+    return found
 
-    def __init__(self, engine: Engine, tenant: TenantId) -> None:
-        self._engine = engine
-        self._tenant = tenant
 
-    def starts(self, wanted: Sequence[tuple[EntityPlace, int | None]]) -> list[CompileStart | None]:
-        """What compiling each of these versions, or the newest, begins with; None if there is no such entity."""
-        found: list[CompileStart | None] = [None] * len(wanted)
-        asked = [(place.type, place.id, version) for place, version in wanted]
-        for at, *row in self._engine.all("compile_starts", tenant=self._tenant, wanted=asked) if wanted else ():
-            document = None if row[6] is None else StoredDocument(*row[7:11])
-            base = None if row[11] is None else CompileRow(*row[11:17])
-            base_document = None if base is None else StoredDocument(*row[17:21])
-            found[at] = CompileStart(*(*row[:7], document, base, base_document))
-        return found
+def find_slices(source: Statements, tenant: TenantId, wanted: Sequence[WantedSlice]) -> list[FoundSlice]:
+    """What there is of each, in one round trip."""
+    if not wanted:
+        return []
+    asked = [(each.place.type, each.place.id, each.type, each.version) for each in wanted]
+    found = [FoundSlice(None, 0, None)] * len(wanted)
+    for at, number, compile_seq, version, revision, *content in source.all(
+        "wanted_slices", tenant=tenant, wanted=asked
+    ):
+        there = None if version is None else SliceRow(wanted[at].type, version, revision, *content)
+        found[at] = FoundSlice(number, compile_seq or 0, there)
+    return found
 
-    def start(self, place: EntityPlace, version: int | None) -> CompileStart | None:
-        """The same for one."""
-        return self.starts([(place, version)])[0]
 
-    def compiled(self, place: EntityPlace, version: int | None) -> tuple[int, CompileRow | None] | None:
-        """The newest compile of a version, or of the one that is served, with the entity's number; None if there is no
-        such entity."""
-        row = self._engine.one("slices_start", tenant=self._tenant, type=place.type, key=place.id, version=version)
-        if row is None or row[1] is None:
-            return None
-        return row[0], None if row[2] is None else CompileRow(*row[2:8])
+def write_compile(
+    engine: Engine, tenant: TenantId, write: CompileWrite, *, now_us: int, within: Within | None = None
+) -> bool:
+    """Write one in a transaction; False, and nothing is written, if what it was made of has changed since."""
 
-    def find(self, wanted: Sequence[WantedSlice]) -> list[FoundSlice]:
-        """What there is of each, in one round trip."""
-        if not wanted:
-            return []
-        asked = [(each.place.type, each.place.id, each.type, each.version) for each in wanted]
-        rows = self._engine.all("wanted_slices", tenant=self._tenant, wanted=asked)
-        found = [FoundSlice(None, 0, None)] * len(wanted)
-        for at, number, compile_seq, version, revision, *content in rows:
-            there = None if version is None else SliceRow(wanted[at].type, version, revision, *content)
-            found[at] = FoundSlice(number, compile_seq or 0, there)
-        return found
+    def move(tx: Transaction) -> None:
+        write_compiles(tx, tenant, [write], now_us=now_us, settling=settled_lane(within))
+        if within is not None:
+            within(tx)
+        if tx.is_open:
+            hit(BEFORE_COMMIT)
 
-    def write(self, write: CompileWrite, *, now_us: int, within: Within | None = None) -> bool:
-        """Write it in one transaction; False, and nothing is written, if what it was made of has changed since."""
-
-        def move(tx: Transaction) -> None:
-            write_compiles(tx, self._tenant, [write], now_us=now_us, settling=settled_lane(within))
-            if within is not None:
-                within(tx)
-            if tx.is_open:
-                hit(BEFORE_COMMIT)
-
-        hit(BEFORE_TRANSACTION)
-        try:
-            if within is None:
-                # Sent again because its answer was lost, it finds the entity compiled, and whoever asked looks again.
-                send(lambda: self._engine.write(move, alone=True))
-            else:
-                self._engine.write(move)
-        except Overtaken:
-            return False
-        hit(AFTER_COMMIT)
-        return True
+    hit(BEFORE_TRANSACTION)
+    try:
+        if within is None:
+            # Sent again because its answer was lost, it finds the entity compiled, and whoever asked looks again.
+            send(lambda: engine.write(move, alone=True))
+        else:
+            engine.write(move)
+    except Overtaken:
+        return False
+    hit(AFTER_COMMIT)
+    return True
 
 
 def write_compiles(
