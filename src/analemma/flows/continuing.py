@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from analemma.catalog.port import BranchKey, RowChange
-from analemma.catalog.runs.runs import ENDED, RunRow
+from analemma.catalog.runs.runs import ENDED, Move, RunRow, Status, as_us
 from analemma.errors import AnalemmaError, Timeout, Unavailable
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.run_kernel import Standing
@@ -18,6 +18,32 @@ def workflow_status(parts: RunnerParts, key: BranchKey, status: str) -> RowChang
     """What a workflow's own row says of its run."""
     said = {"owner": key.owner, "workflow": key.workflow, "name": None, "status": status, "now": parts.clock.now_us()}
     return RowChange("set_workflow", {"tenant": parts.tenant, **said}, None)
+
+
+def moved(
+    row: RunRow,
+    status: Status,
+    *,
+    from_status: Status = "RUNNING",
+    due_in_s: float | None = None,
+    error: str | None = None,
+    waiting: str | None = None,
+) -> Move:
+    """The run where it is, in another status, held by nobody: whoever was at it is fenced out."""
+    return Move(
+        row.number,
+        row.fence,
+        row.position,
+        row.head,
+        status,
+        row.incarnation,
+        from_status=from_status,
+        waiting=waiting,
+        error=error,
+        kept=False,
+        raised=True,
+        due_in=as_us(due_in_s),
+    )
 
 
 def beginning_again(parts: RunnerParts, row: RunRow) -> list[RowChange]:

@@ -8,9 +8,9 @@ from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import PreparedBlocks, RowChange
 from analemma.catalog.runs.effects import EffectRow, settle_effect
-from analemma.catalog.runs.runs import FencedOut, Move, RunRow, Status, as_us
+from analemma.catalog.runs.runs import FencedOut, RunRow, Status
 from analemma.errors import Conflict, Denied, Invalid, Timeout
-from analemma.flows.continuing import workflow_status
+from analemma.flows.continuing import moved, workflow_status
 from analemma.flows.effects import DID_NOT, HAPPENED, result_row
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.keeping import ended_segment, position_text
@@ -121,29 +121,3 @@ class Deciding:
             known, blocks = result_row(parts.kernel.trees, parts.blocks, row.key, row.execution, effect, payload)
         move = moved(row, "RUNNING", from_status=row.status, due_in_s=0.0)
         settle_effect(parts.engine, parts.tenant, move, known, blocks, *beside)
-
-
-def moved(
-    row: RunRow,
-    status: Status,
-    *,
-    from_status: Status = "RUNNING",
-    due_in_s: float | None = None,
-    error: str | None = None,
-    waiting: str | None = None,
-) -> Move:
-    """The run where it is, in another status, held by nobody: whoever was at it is fenced out."""
-    return Move(
-        row.number,
-        row.fence,
-        row.position,
-        row.head,
-        status,
-        row.incarnation,
-        from_status=from_status,
-        waiting=waiting,
-        error=error,
-        kept=False,
-        raised=True,
-        due_in=as_us(due_in_s),
-    )

@@ -15,8 +15,8 @@ from analemma.catalog.runs.queues import tidy_lanes
 from analemma.catalog.runs.runs import LAST, FencedOut, RunRow, SegmentRow, Status
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Timeout, Unavailable
 from analemma.flows.beginning import Beginning, Mock, RunsOn, workflow_of
-from analemma.flows.continuing import beginning_again
-from analemma.flows.deciding import Deciding, Unknown, moved, waiting_of
+from analemma.flows.continuing import beginning_again, moved
+from analemma.flows.deciding import Deciding, Unknown, waiting_of
 from analemma.flows.handlers import HasFunctions
 from analemma.flows.held_runs import RunnerParts
 from analemma.flows.partitioning import partition

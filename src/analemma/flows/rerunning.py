@@ -11,8 +11,7 @@ from analemma.catalog.port import RowChange
 from analemma.catalog.runs.queues import add_lane
 from analemma.catalog.runs.runs import NewRun, RunRow, SegmentRow, as_us
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.flows.continuing import workflow_status
-from analemma.flows.deciding import moved
+from analemma.flows.continuing import moved, workflow_status
 from analemma.flows.held_runs import RunnerParts
 from analemma.flows.run_kernel import Standing
 from analemma.flows.subflows import end_strays

@@ -18,7 +18,7 @@ from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.calling import Caller
 from analemma.flows.context import Cancelled, Facts
-from analemma.flows.continuing import workflow_status
+from analemma.flows.continuing import moved, workflow_status
 from analemma.flows.effects import AskHuman, SegmentEffects
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.keeping import ended_segment, position_text
@@ -413,16 +413,5 @@ def _leaving(
     held: Held, status: Status, *, waiting: str | None = None, error: str | None = None, due_in: int | None = None
 ) -> Move:
     """The run where it stands, and nobody's from then on."""
-    row, place = held.row, held.position_text()
-    return Move(
-        row.number,
-        row.fence,
-        place,
-        held.own,
-        status,
-        row.incarnation,
-        waiting=waiting,
-        error=error,
-        kept=False,
-        due_in=due_in,
-    )
+    move = moved(held.row, status, waiting=waiting, error=error)
+    return move._replace(position=held.position_text(), head=held.own, raised=False, due_in=due_in)

@@ -10,8 +10,7 @@ from analemma.catalog.port import RowChange
 from analemma.catalog.runs.runs import AFTER_CLAIM, RunRow, as_us, change_runs
 from analemma.errors import AnalemmaError, Timeout, Unavailable
 from analemma.failpoints import hit
-from analemma.flows.continuing import Family, workflow_status
-from analemma.flows.deciding import moved
+from analemma.flows.continuing import Family, moved, workflow_status
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.run_kernel import Standing
 from analemma.flows.running import Runner, Told

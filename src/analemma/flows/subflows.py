@@ -20,8 +20,7 @@ from analemma.failpoints import declare, hit
 from analemma.flows.beginning import Asked, Beginning
 from analemma.flows.calling import NEVER_AGAIN, wait_before
 from analemma.flows.context import Cancelled
-from analemma.flows.continuing import beginning_again, workflow_status
-from analemma.flows.deciding import moved
+from analemma.flows.continuing import beginning_again, moved, workflow_status
 from analemma.flows.held_runs import RunnerParts
 from analemma.flows.naming import path_tokens
 from analemma.flows.nodes import SubflowNode

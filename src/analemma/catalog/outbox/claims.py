@@ -140,12 +140,13 @@ class OutboxClaims:
     ) -> list[ClaimedLane]:
         """Lease up to so many lanes of a channel, with about so many rows in all; with `calm`, none that a dead worker
         left. A lane may come without rows: those that are there by now come with the next claim."""
+        asked: dict[str, Any] = {"lanes": lanes, "rows": rows, "tenant": tenant, "calm": calm, "channel": channel}
         if self.passes_over:
-            claimed = self._claim_at_once(self.engine, lanes, rows, tenant, calm, channel)
+            claimed = self._claim_at_once(self.engine, **asked)
         elif not self.anything_due(tenant, channel=channel):
             return []  # Reading is free; a write would wait for its turn.
         else:
-            claimed = self.engine.write(lambda tx: self._claim_in_steps(tx, lanes, rows, tenant, calm, channel))
+            claimed = self.engine.write(lambda tx: self._claim_in_steps(tx, **asked))
         if claimed:
             hit(AFTER_CLAIM)
         return claimed
@@ -154,13 +155,14 @@ class OutboxClaims:
         self, *, lanes: int, rows: int, wait_s: float, tenant: TenantId | None = None, channel: str = ""
     ) -> list[ClaimedLane]:
         """Lease lanes, having waited for one that a claim would have to pass over."""
-        asked = {"tenant": tenant, "lease": self._lease_us, "limit": CANDIDATES, "channel": channel}
-        found = self.engine.all("passed_over_lanes", **asked)
+        asked: dict[str, Any] = {"tenant": tenant, "channel": channel}
+        found = self.engine.all("passed_over_lanes", lease=self._lease_us, limit=CANDIDATES, **asked)
         if not found:
             return []
         self._turn += 1
         key = LaneKey(*found[self._turn % len(found)])
-        claimed = self._in_line(key, wait_s, lambda tx: self._claim_at_once(tx, lanes, rows, tenant, False, channel))
+        asked |= {"lanes": lanes, "rows": rows, "calm": False}
+        claimed = self._in_line(key, wait_s, lambda tx: self._claim_at_once(tx, **asked))
         if claimed:
             hit(AFTER_CLAIM)
         return claimed or []
@@ -292,13 +294,10 @@ class OutboxClaims:
                 done += found
         return done, left
 
-    def _claim_at_once(
-        self, source: Statements, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
-    ) -> list[ClaimedLane]:
-        given = {"tenant": tenant, "lanes": lanes, "rows": rows, "lease": self._lease_us, "calm": calm}
+    def _claim_at_once(self, source: Statements, **asked: Any) -> list[ClaimedLane]:
         claimed: list[ClaimedLane] = []
         # The rows of a lane are neighbours, in order.
-        for row in source.all("claim_lanes", channel=channel, **given):
+        for row in source.all("claim_lanes", lease=self._lease_us, **asked):
             if not claimed or row[:3] != claimed[-1].key:
                 claimed.append(ClaimedLane(LaneKey(*row[:3]), *row[3:8]))
             if row[8] is not None:
@@ -306,14 +305,13 @@ class OutboxClaims:
         return claimed
 
     def _claim_in_steps(
-        self, tx: Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
+        self, tx: Transaction, *, rows: int, tenant: TenantId | None, **asked: Any
     ) -> list[ClaimedLane]:
         now = database_clock(tx)
-        asked = {"now": now, "lanes": lanes, "calm": calm, "channel": channel}
         if tenant is None:
-            found = tx.all("claimable_lanes", **asked)
+            found = tx.all("claimable_lanes", now=now, **asked)
         else:
-            found = tx.all("claimable_lanes_of", tenant=tenant, **asked)
+            found = tx.all("claimable_lanes_of", now=now, tenant=tenant, **asked)
         tx.execute_many("claim_lane", [(now + self._lease_us, row[0]) for row in found])
         share = max(1, rows // max(1, len(found)))
         claimed = [ClaimedLane(LaneKey(*row[1:4]), row[4], row[5], row[6], bool(row[7]), bool(row[8])) for row in found]
