@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from analemma.canon.canonical_json import canonical_json, parse_json
-from analemma.catalog.entities.contracts import ContractRow, ContractRows, Generation
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.entities.contracts import (
+    ContractRow,
+    Generation,
+    generation,
+    read_contracts,
+    replace_contracts,
+)
 from analemma.clock import Clock, moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.loading import Source, load_contracts, restore_contracts
@@ -58,19 +65,11 @@ class Contracts:
     ('NOTE',)
     """
 
-    def __init__(
-        self,
-        rows: ContractRows,
-        *,
-        clock: Clock,
-        poll_s: float = POLL_S,
-        loaded: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, *, clock: Clock, loaded: Callable[[], None]) -> None:
         """`loaded` is called when contracts were loaded from here."""
-        self._rows = rows
+        self._engine = engine
         self._loaded = loaded
         self._clock = clock
-        self._poll_s = poll_s
         self._lock = threading.Lock()
         self._known: _Known | None = None
         self._asked_at = 0.0
@@ -92,10 +91,9 @@ class Contracts:
                 if not rows:
                     self._remember(known)
                     return loaded
-                if self._rows.replace(known.generation, rows, now_us=self._clock.now_us()):
+                if replace_contracts(self._engine, known.generation, rows, now_us=self._clock.now_us()):
                     self._remember(self._read())
-                    if self._loaded is not None:
-                        self._loaded()
+                    self._loaded()
                     return loaded
 
     @property
@@ -111,7 +109,7 @@ class Contracts:
     def fresh(self) -> ContractSet:
         """What applies now, asked for again; perhaps nothing."""
         known = self._known
-        if known is None or self._rows.generation() != known.generation:
+        if known is None or generation(self._engine) != known.generation:
             known = self._read()
         return self._remember(known).contracts
 
@@ -157,19 +155,19 @@ class Contracts:
     def _refreshed(self) -> _Known:
         known = self._known
         now = self._clock.monotonic()
-        if known is not None and now - self._asked_at < self._poll_s:
+        if known is not None and now - self._asked_at < POLL_S:
             return known
-        if known is not None and self._rows.generation() == known.generation:
+        if known is not None and generation(self._engine) == known.generation:
             self._asked_at = now
             return known
         return self._remember(self._read())
 
     def _read(self) -> _Known:
-        generation, rows = self._rows.read()
+        newest, rows = read_contracts(self._engine)
         known = self._known
-        if known is not None and known.generation == generation:
+        if known is not None and known.generation == newest:
             return known
-        return _Known(generation, _contracts_of(rows, generation), tuple(rows))
+        return _Known(newest, _contracts_of(rows, newest), tuple(rows))
 
     def _remember(self, known: _Known) -> _Known:
         with self._lock:

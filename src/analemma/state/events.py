@@ -11,7 +11,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from analemma.canon.canonical_json import canonical_json
-from analemma.catalog.entities.contracts import ContractRows, Generation
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.entities.contracts import Generation, generation
 from analemma.catalog.names import AGGREGATE_BYTES
 from analemma.catalog.port import BranchKey, Head, OutboxEvent
 from analemma.clock import Clock, Entropy
@@ -38,15 +39,12 @@ Sources = Callable[[str, BranchKey], bool]
 class SourceWatch:
     """The sources of an open store, for all its tenants. Safe to share between threads."""
 
-    def __init__(
-        self, rows: ContractRows, load: Callable[[], Sources], *, clock: Clock, poll_s: float = POLL_S
-    ) -> None:
+    def __init__(self, engine: Engine, load: Callable[[], Sources], *, clock: Clock) -> None:
         """`load` reads the contracts, which takes a while; it is called when there are sources, and others than
         before."""
-        self._rows = rows
+        self._engine = engine
         self._load = load
         self._clock = clock
-        self._poll_s = poll_s
         self._known: tuple[Generation, Sources | None] | None = None
         self._asked_at = 0.0
         self.idle_until_s = -math.inf
@@ -57,18 +55,19 @@ class SourceWatch:
     def sources(self) -> Sources | None:
         """What there is; None: nothing."""
         known, now, loads = self._known, self._clock.monotonic(), self._loads
-        if known is not None and now - self._asked_at < self._poll_s:
+        if known is not None and now - self._asked_at < POLL_S:
             return known[1]
-        generation = self._rows.generation()
-        if known is None or known[0] != generation:
-            known = generation, self._read() if self._rows.has_active(KIND) else None
+        newest = generation(self._engine)
+        if known is None or known[0] != newest:
+            has_any = self._engine.one("active_contract", kind=KIND) is not None
+            known = newest, self._read() if has_any else None
         hit(AFTER_LOOK)
         with self._lock:
             # Not over what was loaded here since this thread looked.
             # guard: source.looked
             if self._loads == loads:
                 self._known, self._asked_at = known, now
-                self.idle_until_s = now + self._poll_s if known[1] is None else -math.inf
+                self.idle_until_s = now + POLL_S if known[1] is None else -math.inf
         return known[1]
 
     def forget(self) -> None:

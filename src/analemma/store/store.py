@@ -215,10 +215,9 @@ class Store:
     @cached_property
     def contracts(self) -> Contracts:
         """The contracts of the store, for all tenants: `load(source)`, `current`, `list()`, `get(id, version)`."""
-        from analemma.catalog.entities.contracts import ContractRows
         from analemma.pipeline.contract_store import Contracts
 
-        return Contracts(ContractRows(self.catalog.engine), clock=self._clock, loaded=self.source_watch.forget)
+        return Contracts(self.catalog.engine, clock=self._clock, loaded=self.source_watch.forget)
 
     @cached_property
     def _known_documents(self) -> KnownDocuments:
@@ -230,10 +229,9 @@ class Store:
     @cached_property
     def source_watch(self) -> SourceWatch:
         """Which commits a STATE_SOURCE takes, of all tenants."""
-        from analemma.catalog.entities.contracts import ContractRows
         from analemma.state.events import SourceWatch
 
-        return SourceWatch(ContractRows(self.catalog.engine), self._sources, clock=self._clock)
+        return SourceWatch(self.catalog.engine, self._sources, clock=self._clock)
 
     def _sources(self) -> Sources:
         from analemma.pipeline.state_sources import SourceMatcher

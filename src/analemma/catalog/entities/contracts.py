@@ -32,44 +32,32 @@ class ContractRow(NamedTuple):
     loaded_at_us: int = 0
 
 
-class ContractRows:
-    """Contracts of a store. They are the same for all tenants."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def generation(self) -> Generation:
-        """Where the contracts stand; one small query."""
-        return _generation(self._engine)
-
-    def has_active(self, kind: str) -> bool:
-        """Whether a contract of this kind is ACTIVE."""
-        return self._engine.one("active_contract", kind=kind) is not None
-
-    def read(self) -> tuple[Generation, list[ContractRow]]:
-        """All contracts, and where they stand."""
-        rows = self._engine.rows(ContractRow, "all_contracts")
-        return Generation(max((row.loaded_at_us for row in rows), default=0), len(rows)), rows
-
-    def replace(self, expected: Generation, rows: Sequence[ContractRow], *, now_us: int) -> bool:
-        """Store these, all or none; False, and nothing is changed, if others were loaded since `expected`."""
-
-        def move(tx: Transaction) -> bool:
-            tx.all("hold_contracts")
-            found = _generation(tx)
-            if found != expected:
-                return False
-            # Not the clock alone: it may stand still or step back, and no change may go unseen.
-            loaded_at = max(now_us, found.newest_us + 1)
-            for row in sorted(rows):
-                tx.execute("put_contract", **row._replace(loaded_at_us=loaded_at)._asdict())
-            hit(BEFORE_COMMIT)
-            return True
-
-        done = self._engine.write(move)
-        hit(AFTER_COMMIT)
-        return done
-
-
-def _generation(source: Statements) -> Generation:
+def generation(source: Statements) -> Generation:
+    """Where the contracts of a store stand, which are the same for all tenants; one small query."""
     return source.rows(Generation, "contracts_generation")[0]
+
+
+def read_contracts(source: Statements) -> tuple[Generation, list[ContractRow]]:
+    """All contracts, and where they stand."""
+    rows = source.rows(ContractRow, "all_contracts")
+    return Generation(max((row.loaded_at_us for row in rows), default=0), len(rows)), rows
+
+
+def replace_contracts(engine: Engine, expected: Generation, rows: Sequence[ContractRow], *, now_us: int) -> bool:
+    """Store these, all or none; False, and nothing is changed, if others were loaded since `expected`."""
+
+    def move(tx: Transaction) -> bool:
+        tx.all("hold_contracts")
+        found = generation(tx)
+        if found != expected:
+            return False
+        # Not the clock alone: it may stand still or step back, and no change may go unseen.
+        loaded_at = max(now_us, found.newest_us + 1)
+        for row in sorted(rows):
+            tx.execute("put_contract", **row._replace(loaded_at_us=loaded_at)._asdict())
+        hit(BEFORE_COMMIT)
+        return True
+
+    done = engine.write(move)
+    hit(AFTER_COMMIT)
+    return done
