@@ -209,7 +209,7 @@ def run_sqlite(*, commits: int, rounds: int) -> list[Row]:
             bare.tenant("bench")
             single = catalog_round(mine, _first(mine, Line(tenant, BranchKey("ann", "single"))))
             line = _first(bare, Line(tenant, BranchKey("ann", "single")))
-            floor = sqlite_floor(bare.engine._writer.connection, line.requests)
+            floor = sqlite_floor(bare.engine._writer._tx.connection, line.requests)
             lines = [_first(mine, Line(tenant, BranchKey("ann", f"group-{n}"))) for n in range(PRODUCERS)]
             return [
                 compare(

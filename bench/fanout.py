@@ -125,7 +125,7 @@ def _on_sqlite(folder: Path, books: int, rounds: int) -> Iterator[Row]:
         for bare in each, pages:
             Bookshop(bare, books)
             assert isinstance(bare.catalog.engine, SqliteEngine)
-            floors.append(sqlite_floor(bare.catalog.engine._writer.connection))
+            floors.append(sqlite_floor(bare.catalog.engine._writer._tx.connection))
         yield from _compare("SQLite", shop, floors[0], floors[1], rounds)
         reading.close()
 

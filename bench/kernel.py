@@ -88,7 +88,7 @@ def small_saves_on_sqlite(saves: int, rounds: int) -> Iterator[Row]:
         try:
             assert isinstance(bare.engine, SqliteEngine)
             recorder = _warmed(app, bare, saves)
-            floor = sqlite_floor(bare.engine._writer.connection, recorder.requests)
+            floor = sqlite_floor(bare.engine._writer._tx.connection, recorder.requests)
             yield _small_saves("SQLite", "bare SQL", recorder.round, floor, saves, rounds)
         finally:
             bare.close()

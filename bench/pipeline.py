@@ -64,7 +64,7 @@ def _on_sqlite(folder: Path, entities: int, rounds: int, arrivals: int) -> Itera
             return [column[0] for column in cursor.description], cursor.fetchall()
 
         shop = Bookshop(app, query)
-        floor = sqlite_floor(bare.catalog.engine._writer.connection, shop)
+        floor = sqlite_floor(bare.catalog.engine._writer._tx.connection, shop)
         yield _floor_row("SQLite", shop, floor, entities, rounds)
         reading.close()
     yield _incremental("SQLite", str(folder / "slices"), None, rounds)

@@ -5,34 +5,22 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from analemma.catalog.engine.db import Engine, Row, Transaction, lost_in_a_fork
 from analemma.catalog.engine.sql import SQLITE
 from analemma.catalog.engine.sqlite.errors import translate
-from analemma.catalog.engine.sqlite.file_lock import PATIENCE_S, TIMEOUT_S, FileLock
 from analemma.catalog.engine.sqlite.memory import is_in_memory, remove_from_memory
 from analemma.catalog.engine.sqlite.transaction import ColumnTypes, SqliteTransaction
-from analemma.catalog.engine.sqlite.writer import LOG_LIMIT_BYTES, SqliteWriter
+from analemma.catalog.engine.sqlite.writer import LOG_LIMIT_BYTES, PATIENCE_S, TIMEOUT_S, SqliteWriter, Synchronous
 from analemma.catalog.engine.wakeups import FileWakeups, Wakeups
 from analemma.errors import Unavailable
 
 Result = TypeVar("Result")
 MOST_IDLE = 16
-Synchronous = Literal["full", "normal", "off"]
-CHECKPOINT_PATIENCE_S = 0.2
-_WRITER_PRAGMAS = (
-    "enforce_foreign_keys",
-    "checkpoint_every",
-    "limit_idle_log",
-    "temporary_in_memory",
-    "cache_for_writing",
-    "leave_free_pages_alone",
-)
 
 # The driver looks for an adapter of every bytes and None that it binds, and makes and drops an error if there is none.
 # One that gives back what it was given spares that; for whoever else uses the driver here nothing changes.
@@ -62,7 +50,6 @@ class SqliteEngine(Engine):
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._synchronous = "off" if is_in_memory(self.path) else synchronous
         self._types = ColumnTypes()
         self._patience_s = patience_s
         self._gate = threading.Lock()
@@ -75,7 +62,21 @@ class SqliteEngine(Engine):
         """What whoever uses it is told; None: it is open."""
         super().__init__()
         with self._gate:
-            self._open(lock_timeout_s, log_limit_bytes)
+            if _identify(self.path) in _LOST_FILES:
+                raise lost_in_a_fork()
+            try:
+                self._writer = SqliteWriter(
+                    self._connect,
+                    self.path,
+                    synchronous="off" if is_in_memory(self.path) else synchronous,
+                    timeout_s=lock_timeout_s,
+                    patience_s=patience_s,
+                    log_limit_bytes=log_limit_bytes,
+                )
+            except BaseException:
+                remove_from_memory(self.path)
+                raise
+            self._refusal = None
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         tx = self._take()
@@ -94,11 +95,7 @@ class SqliteEngine(Engine):
             self._give_back(tx)
 
     def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
-        result = self._present().write(move)
-        if durable and self._synchronous == "normal":
-            # The commit is in the log, or the log was copied back, and flushed, since then.
-            sync_file(f"{self.path}-wal")
-        return result
+        return self._present().write(move, durable=durable)
 
     def wakeups(self) -> Wakeups:
         return FileWakeups(self.path)
@@ -109,7 +106,7 @@ class SqliteEngine(Engine):
 
     def vacuum(self) -> tuple[int, int]:
         before = self.value("database_bytes")
-        self._present().outside(_vacuum)
+        self._present().vacuum()
         return before, self.value("database_bytes")
 
     def close(self) -> None:
@@ -121,38 +118,8 @@ class SqliteEngine(Engine):
             self._refusal = self._closed
             self._close_idle()
             # Last: the connection that closes last copies the log back and removes it, and only this one may write.
-            self._writer.connection.close()
-            self._lock.close()
+            self._writer.let_go()
             remove_from_memory(self.path)
-
-    def _open(self, lock_timeout_s: float, log_limit_bytes: int) -> None:
-        if _identify(self.path) in _LOST_FILES:
-            raise lost_in_a_fork()
-        self._lock = FileLock(self.path, timeout_s=lock_timeout_s, patience_s=self._patience_s)
-        tx = None
-        try:
-            tx = self._connect_writer()
-            self._switch_to_wal(tx)
-            # Not only when it is new: whoever made it may have been killed before this.
-            sync_directory(os.path.dirname(self.path))
-        except BaseException:
-            if tx is not None:
-                tx.connection.close()
-            self._lock.close()
-            remove_from_memory(self.path)
-            raise
-        self._writer = SqliteWriter(
-            tx,
-            lock=self._lock,
-            renew=self._connect_writer,
-            truncate_log=lambda: self._connect("truncate_log", timeout_s=CHECKPOINT_PATIENCE_S).connection.close(),
-            timeout_s=lock_timeout_s,
-            log_limit_bytes=log_limit_bytes,
-        )
-        self._refusal = None
-
-    def _connect_writer(self) -> SqliteTransaction:
-        return self._connect("probe", f"synchronous_{self._synchronous}", *_WRITER_PRAGMAS)
 
     def _connect(self, *controls: str, timeout_s: float | None = None) -> SqliteTransaction:
         """A connection on which these were done."""
@@ -175,31 +142,6 @@ class SqliteEngine(Engine):
             connection.close()
             raise
         return tx
-
-    def _switch_to_wal(self, tx: SqliteTransaction) -> None:
-        """Have the file keep a write-ahead log."""
-        if os.path.getsize(self.path) > 0:
-            # In that mode already, as a rule, and then nothing is written: no need to wait for whoever is writing.
-            try:
-                tx.control("use_wal")
-                return
-            except Unavailable:
-                pass
-        # Several processes may create the file at the same moment, and changing the mode does not wait while others so
-        # much as look at it.
-        self._lock.acquire()
-        try:
-            deadline = time.monotonic() + self._patience_s
-            while True:
-                try:
-                    tx.control("use_wal")
-                    return
-                except Unavailable:
-                    if time.monotonic() >= deadline:
-                        raise
-                time.sleep(0.002)
-        finally:
-            self._lock.release()
 
     def _present(self) -> SqliteWriter:
         if self._refusal is not None:
@@ -253,7 +195,6 @@ class SqliteEngine(Engine):
         changing, self._gate = self._gate.locked(), threading.Lock()
         if self._refusal is None:
             self._refusal = lost_in_a_fork
-            self._lock.close()
             connections = [self._writer.abandon(), *(tx.abandon() for tx in self._readers)]
             self._idle = []
             if quiet:
@@ -265,43 +206,6 @@ class SqliteEngine(Engine):
         file = _identify(self.path)
         if not quiet and file is not None:
             _LOST_FILES.add(file)
-
-
-def _vacuum(tx: SqliteTransaction) -> None:
-    tx.control("temporary_in_files")
-    try:
-        tx.control("vacuum")
-    finally:
-        tx.control("temporary_in_memory")
-    tx.control("truncate_log")
-
-
-def sync_file(path: str) -> None:
-    """Make everything that was written to a file durable, whoever wrote it; one that is gone has nothing to lose."""
-    try:
-        _sync(path)
-    except FileNotFoundError:
-        return
-    except OSError as exc:
-        raise Unavailable(f"cannot flush {path}: {exc.strerror}", hint="check the disk") from exc
-
-
-def sync_directory(path: str) -> None:
-    """Make the names in a directory durable: fsync of a new file does not cover its own name."""
-    try:
-        _sync(path)
-    except OSError as exc:
-        raise Unavailable(
-            f"cannot flush the directory {path}: {exc.strerror}", hint="let this user read it, and check the disk"
-        ) from exc
-
-
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 _KEPT: list[sqlite3.Connection] = []

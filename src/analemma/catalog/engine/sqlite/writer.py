@@ -1,4 +1,4 @@
-"""One writer connection shared by all threads: whoever has the turn commits for all who wait for it.
+"""Who writes to a SQLite file, and when: threads share a connection and its commits, processes take turns.
 
 A durable commit costs an fsync whatever it holds. So requests queue, and whoever gets the turn runs all that wait, in
 savepoints of one transaction, and commits once. A lone caller gets it at once and never changes threads.
@@ -7,20 +7,25 @@ Any thread may be interrupted anywhere (Ctrl-C raises between two instructions).
 request knows the batch that took it along, and whoever gets the turn sees what became of that. Those who wait are woken
 for speed only, and look for themselves if nobody does. Giving up the turn, and what goes with it, may be repeated when
 an interrupt cut it short.
+
+Between processes there is a queue in front of the file. SQLite's own busy timeout polls with growing pauses, so under
+load some processes starve. Here whoever is next holds a turnstile, which keeps everybody else, and above all the
+process that has just written, from getting in between.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.engine.sqlite.file_lock import FileLock
 from analemma.catalog.engine.sqlite.transaction import SqliteTransaction
 from analemma.errors import AnalemmaError, Internal, OutcomeUnknown, Timeout, Unavailable
 
@@ -37,6 +42,24 @@ LOOK_AGAIN_S = 0.1
 
 LOG_CHECK_EVERY = 16
 """Transactions between two looks at the size of the log."""
+
+TIMEOUT_S = 60.0
+"""So long a writer waits in all, while those before it take turns."""
+PATIENCE_S = 5.0
+"""So long a writer waits for one and the same holder, who may have been stopped."""
+FIRST_PAUSE_S = 0.0001
+LONGEST_PAUSE_S = 0.001
+PAUSE_AT_THE_TURNSTILE_S = 0.002
+CHECKPOINT_PATIENCE_S = 0.2
+Synchronous = Literal["full", "normal", "off"]
+_PRAGMAS = (
+    "enforce_foreign_keys",
+    "checkpoint_every",
+    "limit_idle_log",
+    "temporary_in_memory",
+    "cache_for_writing",
+    "leave_free_pages_alone",
+)
 
 
 class _Batch:
@@ -93,20 +116,21 @@ class SqliteWriter:
 
     def __init__(
         self,
-        tx: SqliteTransaction,
+        connect: Callable[..., SqliteTransaction],
+        database: str,
         *,
-        lock: FileLock,
-        renew: Callable[[], SqliteTransaction],
-        truncate_log: Callable[[], None],
+        synchronous: Synchronous,
         timeout_s: float,
-        log_limit_bytes: int = LOG_LIMIT_BYTES,
+        patience_s: float,
+        log_limit_bytes: int,
     ) -> None:
-        self._tx = tx
-        self._lock = lock
-        self._renew = renew
+        """`connect` makes a connection on which the named statements are done, with patience of its own if it is given
+        as `timeout_s`."""
+        self._connect = connect
+        self._synchronous = synchronous
+        self._timeout_s = timeout_s
         self._doubtful = False
         """The connection failed in a way that makes a new one wise."""
-        self._timeout_s = timeout_s
         self._turn = threading.RLock()
         """Not for its depth, but because it knows its thread: whoever does not have it may try to release it."""
         self._waiting: deque[_Request] = deque()
@@ -114,31 +138,52 @@ class SqliteWriter:
         self._leading: _Request | None = None
         """That of the thread whose turn it is."""
         self._begun = False
-        self._log = f"{tx.database}-wal"
-        self._truncate_log = truncate_log
+        self._log = f"{database}-wal"
         self._log_limit = self._least_log_limit = log_limit_bytes
         self._until_log_check = LOG_CHECK_EVERY
         self._closed = False
+        self._lock = FileLock(database, patience_s)
+        try:
+            self._tx = self._make()
+            try:
+                self._switch_to_wal(database, patience_s)
+                # Not only when it is new: whoever made it may have been killed before this.
+                sync_directory(os.path.dirname(database))
+            except BaseException:
+                self._tx.connection.close()
+                raise
+        except BaseException:
+            self._lock.close()
+            raise
 
-    def write(self, move: Callable[[Transaction], Result]) -> Result:
-        """Run `move` in a transaction, perhaps together with others; return when it is durable."""
+    def write(self, move: Callable[[Transaction], Result], *, durable: bool) -> Result:
+        """Run `move` in a transaction, perhaps together with others; return when it is as durable as all are or, with
+        `durable`, on the disk."""
         request = _Request(self._waiting, move, self._timeout_s)
         self._in_turn(request, self._lead)
         if request.error is not None:
             raise request.error
         assert request.batch is not None
         request.batch.check()
+        if durable and self._synchronous == "normal":
+            # The commit is in the log, or the log was copied back, and flushed, since then.
+            sync_file(self._log)
         result: Result = request.result
         return result
 
-    def outside(self, work: Callable[[SqliteTransaction], None]) -> None:
-        """Do something outside of a transaction while nobody writes."""
+    def vacuum(self) -> None:
+        """Write the file anew, without its free pages, while nobody writes to it."""
 
         def act(request: _Request) -> None:
             self._hold_file(request)
-            work(self._tx)
+            self._tx.control("temporary_in_files")
+            try:
+                self._tx.control("vacuum")
+            finally:
+                self._tx.control("temporary_in_memory")
+            self._tx.control("truncate_log")
 
-        self._in_turn(_Request(self._waiting_alone, work, self._timeout_s), act)
+        self._in_turn(_Request(self._waiting_alone, act, self._timeout_s), act)
 
     def close(self) -> None:
         """Wait for whoever is writing, then refuse."""
@@ -148,10 +193,10 @@ class SqliteWriter:
 
         self._in_turn(_Request(self._waiting_alone, act, threading.TIMEOUT_MAX), act)
 
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """That on which it writes."""
-        return self._tx.connection
+    def let_go(self) -> None:
+        """Close what is open, once it is closed."""
+        self._tx.connection.close()
+        self._lock.close()
 
     @property
     def is_busy(self) -> bool:
@@ -161,6 +206,7 @@ class SqliteWriter:
     def abandon(self) -> sqlite3.Connection:
         """In a forked child: touch nothing that the parent's threads may have been at; the connection, to be kept."""
         self._closed = True
+        self._lock.close()
         self._turn, self._waiting, self._waiting_alone = threading.RLock(), deque(), deque()
         self._leading, self._begun = None, False
         return self._tx.abandon()
@@ -281,7 +327,7 @@ class SqliteWriter:
         self._begun = True
         self._lock.acquire(request.deadline)
         if self._doubtful:
-            before, self._tx = self._tx, self._renew()
+            before, self._tx = self._tx, self._make()
             before.connection.close()
             self._doubtful = False
 
@@ -325,9 +371,165 @@ class SqliteWriter:
         try:
             if os.stat(self._log).st_size <= self._log_limit:
                 return
-            self._truncate_log()
+            self._connect("truncate_log", timeout_s=CHECKPOINT_PATIENCE_S).connection.close()
             size = os.stat(self._log).st_size
         except (OSError, AnalemmaError):
             # The commit before this is durable and must not be reported as failed; a later one tries again.
             return
         self._log_limit = max(self._least_log_limit, size + size // 4)
+
+    def _make(self) -> SqliteTransaction:
+        """A connection to write on."""
+        return self._connect("probe", f"synchronous_{self._synchronous}", *_PRAGMAS)
+
+    def _switch_to_wal(self, database: str, patience_s: float) -> None:
+        """Have the file keep a write-ahead log."""
+        if os.path.getsize(database) > 0:
+            # In that mode already, as a rule, and then nothing is written: no need to wait for whoever is writing.
+            try:
+                self._tx.control("use_wal")
+                return
+            except Unavailable:
+                pass
+        # Several processes may create the file at the same moment, and changing the mode does not wait while others so
+        # much as look at it.
+        self._lock.acquire(time.monotonic() + self._timeout_s)
+        try:
+            deadline = time.monotonic() + patience_s
+            while True:
+                try:
+                    self._tx.control("use_wal")
+                    return
+                except Unavailable:
+                    if time.monotonic() >= deadline:
+                        raise
+                time.sleep(0.002)
+        finally:
+            self._lock.release()
+
+
+class FileLock:
+    """An exclusive lock between processes; gone when its holder is, however it died.
+
+    It polls, because a blocking flock cannot be given a deadline: a holder that was stopped would stop everyone. Only
+    the process in the turnstile polls the lock itself, so it can afford to look often. Whoever gets it writes its name
+    and turn into the file: so those who wait know whom they wait for, and whether the queue moves.
+    """
+
+    _fd = _turnstile = -1
+
+    def __init__(self, database: str, patience_s: float) -> None:
+        self.path = f"{database}.lock"
+        self._patience_s = patience_s
+        self._turns = 0
+        self._fd = _open(self.path)
+        self._turnstile = _open(f"{database}.turn.lock")
+
+    def __del__(self) -> None:
+        self.close()
+
+    def acquire(self, deadline: float) -> None:
+        """Wait for our turn, until `deadline` on the monotonic clock. Interrupted, it may be held: release it."""
+        try:
+            self._poll(self._turnstile, deadline, PAUSE_AT_THE_TURNSTILE_S)
+            self._poll(self._fd, deadline, LONGEST_PAUSE_S)
+            self._turns += 1
+            with suppress(OSError):  # a full disk: then the others do not know
+                os.pwrite(self._fd, b"%10d %20d\n" % (os.getpid(), self._turns), 0)
+        finally:
+            self._unlock(self._turnstile)
+
+    def release(self) -> None:
+        """Let the next process in; nothing happens if it is not held."""
+        self._unlock(self._fd)
+
+    def close(self) -> None:
+        """Give up the descriptors. In a forked child this leaves the parent's lock as it is."""
+        descriptors = self._fd, self._turnstile
+        self._fd = self._turnstile = -1
+        for fd in descriptors:
+            if fd >= 0:
+                os.close(fd)
+
+    def _poll(self, fd: int, deadline: float, longest_pause_s: float) -> None:
+        pause_s = FIRST_PAUSE_S
+        holder, since = None, 0.0
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                pass
+            except OSError as exc:
+                raise Unavailable(
+                    f"cannot lock {self.path}: {exc.strerror}", hint="keep the store on a local file system"
+                ) from exc
+            now = time.monotonic()
+            if holder is None:
+                holder, since = self._holder(), now
+            if now >= min(deadline, since + self._patience_s):
+                found = self._holder()
+                if now >= deadline or found == holder:
+                    raise _kept(self.path, found, now - since)
+                holder, since = found, now
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, longest_pause_s)
+
+    def _holder(self) -> bytes:
+        """Process and turn of whoever has it, or had it last."""
+        try:
+            return os.pread(self._fd, 32, 0)
+        except OSError:
+            return b""
+
+    def _unlock(self, fd: int) -> None:
+        if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _kept(path: str, holder: bytes, waited_s: float) -> Timeout:
+    pid = holder.split()[0].decode() if holder.split() and holder.split()[0].isdigit() else None
+    who = "another process" if pid is None else f"process {pid}"
+    find = f"find it with `fuser {path}`" if pid is None else f"look at it with `ps {pid}`"
+    return Timeout(
+        f"{who} has kept {path} locked for {waited_s:.1f} s",
+        hint=f"{find}; continue or end it if it was stopped, or raise sqlite_lock_timeout_s if it is only slow",
+    )
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as exc:
+        raise Unavailable(
+            f"cannot open the lock file {path}: {exc.strerror}",
+            hint="check that the directory exists and that this user may write in it",
+        ) from exc
+
+
+def sync_file(path: str) -> None:
+    """Make everything that was written to a file durable, whoever wrote it; one that is gone has nothing to lose."""
+    try:
+        _sync(path)
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise Unavailable(f"cannot flush {path}: {exc.strerror}", hint="check the disk") from exc
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable: fsync of a new file does not cover its own name."""
+    try:
+        _sync(path)
+    except OSError as exc:
+        raise Unavailable(
+            f"cannot flush the directory {path}: {exc.strerror}", hint="let this user read it, and check the disk"
+        ) from exc
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
