@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from analemma.bag.changes import Changes, find_changes, forget_places, notice_moves
 from analemma.bag.settle import follow, separate, settle
@@ -40,6 +41,8 @@ from analemma.state.save import digest, empty_state
 # Loaded by who rebases: every program has the verbs.
 if TYPE_CHECKING:
     from analemma.state.merge.values import Strategies, Strategy
+
+T = TypeVar("T")
 
 
 class SmartStateBag(TrackedDict):
@@ -124,23 +127,20 @@ class SmartStateBag(TrackedDict):
         stack: list[Any] = [self]
         while stack:
             container = stack.pop()
-            if isinstance(container, Tracked) and container._base is self._base and container._dirty:
-                stack += container._base_children()
-                _reset(container)
+            if not isinstance(container, Tracked) or container._base is not self._base or not container._dirty:
+                continue
+            stack += container._base_children()
+            container._restore()
+            container._touched = {}
+            for key, form in list(container._watched.items()):
+                if form is not None:
+                    container._unload(key, decode(form))
+                    del container._watched[key]
+            container._dirty = bool(container._watched)
 
     def _stored(self, depth: int) -> None:
         # A root is a node of its own however small it is; as a part of something else it may have to stand inline.
         return None
-
-
-def _reset(container: Tracked) -> None:
-    container._restore()
-    container._touched = {}
-    for key, form in list(container._watched.items()):
-        if form is not None:
-            container._unload(key, decode(form))
-            del container._watched[key]
-    container._dirty = bool(container._watched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,8 +404,8 @@ class _Save:
         if base.root is None:
             trees, empty = empty_state(trees)
             self.base_root = empty.root.id
-            self.edited = self._edit(trees, self.base_root, self.changes.operations)
-            self.edited = self.edited if self.edited.blocks else empty
+            edited = self._edit(trees, self.base_root, self.changes.operations)
+            self.edited = edited if edited.blocks else empty
         else:
             self.base_root = base.root
             self.edited = self._edit(trees, base.root, self.changes.operations)
@@ -424,18 +424,9 @@ class _Save:
 
     def run(self) -> Commit:
         """Commit, and let the bag stand for the version that it was saved as."""
-        known = self._known()
-        if known is None:
-            try:
-                known = self._commit()
-            except HeadMoved:
-                # The head may have been moved by this very request, made from somewhere else a moment ago.
-                known = self._known()
-                if known is None and not self._request.rebase:
-                    raise
-                known = known or self._commit_rebased()
-        self._settle(known)
-        return known
+        commit = self._known() or self._commit()
+        self._settle(commit)
+        return commit
 
     def _known(self) -> Commit | None:
         request = self._request
@@ -444,18 +435,24 @@ class _Save:
         return self._kernel._commits.known(request.key, request.idempotency_key, self._fingerprint)
 
     def _edit(self, trees: Trees, root: BlockId, operations: Iterable[Operation]) -> Edited:
-        try:
-            return trees.edit(root, operations)
-        except Corrupt as exc:
-            catalog, tenant = self._kernel._catalog, self._kernel._tenant
-            for manifest in self.changes.bases:
-                if exc.facts.get("missing") and catalog.manifest(tenant, manifest) is None:
-                    raise Expired(f"manifest {manifest.hex()} has expired", manifest=manifest.hex()) from exc
-            raise
+        return self._guarded(self.changes.bases, lambda: trees.edit(root, operations))
+
+    def _guarded(self, manifests: Iterable[BlockId], read: Callable[[], T]) -> T:
+        """Read what is of these versions; Expired if one of them went meanwhile."""
+        for manifest in manifests:
+            read = partial(self._kernel._commits.guarded, manifest, read)
+        return read()
 
     def _commit(self) -> Commit:
-        commits, base = self._kernel._commits, self._bag._base.manifest
-        return commits.commit_next(self._request.key, base, lambda head: self._proposal(self.edited, head))
+        commits, request, base = self._kernel._commits, self._request, self._bag._base.manifest
+        try:
+            return commits.commit_next(request.key, base, lambda head: self._proposal(self.edited, head))
+        except HeadMoved:
+            # The head may have been moved by this very request, made from somewhere else a moment ago.
+            known = self._known()
+            if known is None and not request.rebase:
+                raise
+            return known or self._guarded([] if base is None else [base], self._commit_rebased)
 
     def _commit_rebased(self) -> Commit:
         from analemma.state.merge.values import Roots, Strategies, rebase
@@ -471,11 +468,7 @@ class _Save:
             operations = rebase(roots, self.changes.operations, self._trees, strategies)
             return self._proposal(self._edit(kernel._trees, root, operations), head)
 
-        def commit() -> Commit:
-            return kernel._commits.commit_next(request.key, CURRENT_HEAD, propose)
-
-        base = self._bag._base.manifest
-        return commit() if base is None else kernel._commits.guarded(base, commit)
+        return kernel._commits.commit_next(request.key, CURRENT_HEAD, propose)
 
     def _proposal(self, edited: Edited, head: Head | None) -> Proposal:
         request = self._request

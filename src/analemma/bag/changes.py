@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from operator import is_not
 from typing import Any
 
 from analemma.bag.tracked import Base, NotLoaded, Place, Tracked, never_changes
@@ -13,7 +14,7 @@ from analemma.canon.build import MAXIMUM_DEPTH, Packer
 from analemma.canon.diff import Gap
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Stored, decode, encode, is_special
+from analemma.canon.nodes import decode, encode, is_special
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.read import MISSING, container_kind
 from analemma.canon.types import TypeRegistry, standard_registry
@@ -48,12 +49,11 @@ def packed_form(value: Any, registry: TypeRegistry, at: Sequence[str] = ()) -> b
     return bytes(encode(packer.pack(value, at=at).wire))
 
 
-def form_of(value: Any, base: Base) -> bytes | None:
-    """The stored form of a value that stands in the base now; None if that cannot be told."""
-    try:
-        return packed_form(_Finder(base, False, ())._form(value, (), None), registry_of(base))
-    except AnalemmaError:
-        return None
+def form_of(value: Any, base: Base, by_value: Container[BlockId] = ()) -> bytes:
+    """The stored form of a value that stands in the base now."""
+    # A search of its own: containers in the value that are met here for the first time would be taken to stand below
+    # the place that another is at, and be looked for there after the save.
+    return packed_form(_Finder(base, False, by_value)._form(value, (), None), registry_of(base))
 
 
 def find_changes(bag: TrackedDict, *, values: bool = False, by_value: Container[BlockId] = ()) -> Changes:
@@ -113,15 +113,15 @@ class _Finder:
     def _visit_dict(self, container: TrackedDict, path: Path) -> None:
         for key, original in container._originals.items():
             value = container._peek(key)
-            if value is original:
-                self._in_place(container, key, value, (*path, key))
-            elif value is MISSING:
+            if value is MISSING and original is not MISSING:
                 self._found.operations.append(Operation("remove", (*path, key)))
-            else:
+            elif value is not original:
                 self._write("put", (*path, key), value, container)
-        for key in [*dict.fromkeys([*container._touched, *container._watched])]:
-            if key not in container._originals:
-                self._in_place(container, key, container._peek(key), (*path, key))
+        self._visit_kept(container, container._kept(), path)
+
+    def _visit_kept(self, container: Tracked, kept: list[tuple[Any, Any, Any]], path: Path) -> None:
+        for key, watch_key, value in kept:
+            self._in_place(container, watch_key, value, (*path, _token(key)))
 
     def _in_place(self, container: Tracked, key: Any, value: Any, path: Path) -> None:
         """Add what changed in a value that stands where its base stood; `key` is by what it would be watched."""
@@ -153,21 +153,20 @@ class _Finder:
             return None
 
     def _visit_list(self, container: TrackedList, path: Path) -> None:
-        gaps = container._gaps()
+        gaps, shell = container._gaps(), container._shell
         changed = sum([gap.old_stop - gap.old_start + gap.new_stop - gap.new_start for gap in gaps])
-        loaded = container._shell is None
-        if changed > MANY and (3 * changed > len(container) if loaded else not container._shell_keeps()):
+        if shell is None:
+            mostly_new = 3 * changed > len(container)
+        else:
+            mostly_new = not any(isinstance(run, range) for run in shell.runs)
+        if changed > MANY and mostly_new:
             places: Places = []
-            self._above.pop()
-            value = self._by_items(container, path, places)
-            self._above.append(id(container))
-            self._found.operations.append(Operation("put", path, value))
+            self._found.operations.append(Operation("put", path, self._by_items(container, path, places)))
             self._visit_all(places)
             return
         for gap in gaps:
             self._write_gap(container, gap, path)
-        for index, key, item in container._kept_places(gaps):
-            self._in_place(container, key, item, (*path, str(index)))
+        self._visit_kept(container, container._kept(gaps), path)
 
     def _write_gap(self, container: TrackedList, gap: Gap, path: Path) -> None:
         # From left to right: everything before the gap already stands where it will stay.
@@ -203,23 +202,24 @@ class _Finder:
         if (cls is not dict and cls is not list) or len(path) > MAXIMUM_DEPTH:
             return value
         self._enter(value, path)
-        if cls is dict:
-            made: Any = {key: self._form(item, (*path, key), places) for key, item in value.items()}
-            same = not self._values and all(made[key] is item for key, item in value.items())
-        else:
-            made = [self._form(item, (*path, str(number)), places) for number, item in enumerate(value)]
-            same = not self._values and all(new is old for new, old in zip(made, value, strict=True))
+        made = self._forms(value, path, places)
         self._above.pop()
-        return value if same else made
+        before, after = (value.values(), made.values()) if cls is dict else (value, made)
+        return made if self._values or any(map(is_not, before, after)) else value
+
+    def _forms(self, value: Any, path: Path, places: Places | None, container: Tracked | None = None) -> Any:
+        """The forms of what the own storage of a dict or list holds, in a plain one."""
+        if isinstance(value, dict):
+            return {key: self._form(item, (*path, key), places, container) for key, item in dict.items(value)}
+        items = enumerate(list.__iter__(value))
+        return [self._form(item, (*path, str(place)), places, container) for place, item in items]
 
     def _placeholder_form(self, container: Tracked, placeholder: NotLoaded, path: Path) -> Any:
+        base = container._base
         if self._linkable(container):
-            depth = container._depth + 1
-            self._hold(container._base)
-            if len(path) <= depth:
-                return Stored(placeholder.wire, MAXIMUM_DEPTH - depth)
-            return Stored(placeholder.wire, container._base.read(lambda nodes: nodes.nesting(placeholder.wire)))
-        return container._base.values([placeholder.wire])[0]
+            self._hold(base)
+            return base.stored(placeholder.wire, container._depth + 1, len(path))
+        return base.values([placeholder.wire])[0]
 
     def _tracked_form(self, value: Tracked, path: Path, places: Places | None) -> Any:
         if id(value._base) not in self._noticed:
@@ -232,38 +232,25 @@ class _Finder:
                 if value._dirty and places is not None:
                     places.append((value, path))
                 return stored
-        return self._by_items(value, path, places)
+        self._enter(value, path)
+        made = self._by_items(value, path, places)
+        self._above.pop()
+        return made
 
     def _by_items(self, container: Tracked, path: Path, places: Places | None) -> Any:
         """A container as a value, its parts stored ones where possible."""
-        self._enter(container, path)
         self._found.visited.setdefault(id(container), (container, path))
         if self._values:
             container.load()
         container._load_shallow()
-        made: Any
-        if isinstance(container, TrackedDict):
-            made = {key: self._form(item, (*path, key), places, container) for key, item in dict.items(container)}
-        else:
-            assert isinstance(container, TrackedList)
-            made = [
-                self._form(item, (*path, str(number)), places, container)
-                for number, item in enumerate(list.__iter__(container))
-            ]
-        self._note_watched(container)
-        self._above.pop()
+        made = self._forms(container, path, places, container)
+        if not self._values and container._base is self._base:
+            # What is watched in it is written with it, changed or not. Without its new form it would be compared with
+            # what an older version had, and going back to that would be no change.
+            for _, key, value in container._kept():
+                if key in container._watched:
+                    self._found.watched.append((container, key, form_of(value, self._base, self._by_value)))
         return made
-
-    def _note_watched(self, container: Tracked) -> None:
-        """What is watched in a container that is written as a whole is written with it, changed or not. Without its new
-        form it would be compared with what an older version had, and going back to that would be no change."""
-        if self._values or container._base is not self._base:
-            return
-        for key, value in container._watched_values():
-            # A search of its own: containers in the value that are met here for the first time would be taken to stand
-            # below this path, and be looked for there after the save.
-            form = packed_form(_Finder(self._base, False, self._by_value)._form(value, (), None), self._registry)
-            self._found.watched.append((container, key, form))
 
     def _linkable(self, container: Tracked) -> bool:
         base = container._base
@@ -272,6 +259,11 @@ class _Finder:
     def _hold(self, base: Base) -> None:
         assert base.manifest is not None
         self._found.bases[base.manifest] = None
+
+
+def _token(key: Any) -> Any:
+    """A place in a list, or a field as it is: str() of an enum's member is its name, and dicts go by what it equals."""
+    return str(key) if type(key) is int else key
 
 
 def forget_places(base: Base) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from analemma.bag.changes import Changes, form_of
@@ -20,28 +21,30 @@ from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path
 from analemma.canon.read import MISSING
 from analemma.canon.trees import Trees
+from analemma.errors import AnalemmaError
 from analemma.state.arguments import DeltaUpdate, read_delta
 from analemma.state.save import apply_update, empty_state
+
+
+def _at(bag: TrackedDict, path: Path) -> Any:
+    """What stands at a path of a bag."""
+    value: Any = bag
+    for token in path:
+        value = value[int(token)] if isinstance(value, list) else value[token]
+    return value
 
 
 def follow(bag: TrackedDict, operations: Iterable[Operation]) -> None:
     """Make the changes of others to the bag itself, so that containers that were handed out show them too."""
     for op, path, value in operations:
-        container: TrackedDict | list[object] = bag
-        for token in path[:-1]:
-            container = container[int(token)] if isinstance(container, list) else container[token]  # type: ignore[assignment]
-        if isinstance(container, list):
-            place = int(path[-1])
-            if op == "add":
-                container.insert(place, value)
-            elif op == "remove":
-                del container[place]
-            else:
-                container[place] = value
-        elif op == "remove":
-            del container[path[-1]]
+        container = _at(bag, path[:-1])
+        key: Any = int(path[-1]) if isinstance(container, list) else path[-1]
+        if op == "remove":
+            del container[key]
+        elif op == "add" and isinstance(container, list):
+            container.insert(key, value)
         else:
-            container[path[-1]] = value
+            container[key] = value
 
 
 def take(bag: TrackedDict, trees: Trees, changes: Mapping[str, Any] | DeltaUpdate) -> None:
@@ -58,10 +61,7 @@ def replaced(bag: TrackedDict, operations: Iterable[Operation]) -> Iterator[Any]
     """What stands where each operation replaces or removes something. Each is about the state that those before it lead
     to: so they are followed, one by one."""
     for operation in operations:
-        value: Any = bag
-        for token in operation.path if operation.op != "add" else ():
-            value = value[int(token)] if isinstance(value, list) else value[token]
-        yield None if operation.op == "add" else copy.deepcopy(value)
+        yield None if operation.op == "add" else copy.deepcopy(_at(bag, operation.path))
         follow(bag, [operation])
 
 
@@ -72,9 +72,7 @@ def separate(bag: TrackedDict, differing: Iterable[Path], trees: Trees, root: Bl
     places = sorted({_fields_only(bag, path[:length]) for path in differing})
     values = trees.get_many(root, places)
     for path in places:
-        container = bag
-        for token in path[:-1]:
-            container = container[token]
+        container = _at(bag, path[:-1])
         value, present = values.get(path), container.get(path[-1])
         if path not in values:
             container.pop(path[-1], None)
@@ -125,7 +123,9 @@ class _Settler:
             container._wire = Place(root, path)
             container._depth = len(path)
         for container, key, value in self._watching:
-            container._watched[key] = form_of(value, self._base)
+            container._watched[key] = None
+            with suppress(AnalemmaError):
+                container._watched[key] = form_of(value, self._base)
         for item in self._removed:
             if isinstance(item, Tracked):
                 _forget_parents(item)
@@ -145,19 +145,30 @@ class _Settler:
         self._reached[id(container)] = container
         # Only of what moves on: a container that stays with its version is compared with that version again.
         container._watched.update(self._forms.get(id(container), ()))
-        if isinstance(container, TrackedDict):
-            self._reach_dict(container)
-        elif isinstance(container, TrackedList):
-            self._reach_list(container)
-
-    def _reach_dict(self, container: TrackedDict) -> None:
-        originals, container._originals = container._originals, {}
         depth = len(self._visited[id(container)][1]) + 1
-        shell = container._shell
-        fields: dict[Any, Any] = container if shell is None else shell.fields
+        if isinstance(container, TrackedDict):
+            self._reach_dict(container, depth)
+        elif isinstance(container, TrackedList):
+            self._reach_list(container, depth)
+
+    def _reach_kept(self, container: Tracked, kept: list[tuple[Any, Any, Any]]) -> None:
+        """Settle what stands where it stood. Nothing of it is held afterwards: who else holds what the container holds
+        is about to be asked."""
+        for place, _, value in kept:
+            if isinstance(value, Tracked):
+                if value._base is self._base:
+                    self._attached.add(id(value))
+                    self._reach(value)
+                elif place not in container._watched:
+                    self._watching.append((container, place, value))
+        kept.clear()
+
+    def _reach_dict(self, container: TrackedDict, depth: int) -> None:
+        self._reach_kept(container, container._kept())
+        originals, container._originals = container._originals, {}
+        shell, fields = container._shell, container._fields
         for key, original in originals.items():
             if dict.get(fields, key, MISSING) is original:
-                self._reach_kept(container, key, key, original)
                 continue
             self._removed.append(original)
             container._watched.pop(key, None)
@@ -168,61 +179,35 @@ class _Settler:
         if shell is not None:
             shell.added = {}
             shell.small = None
-        for key, child in list(container._touched.items()):
-            # One that was taken out in an earlier save still tells of its changes.
-            if key not in originals and dict.get(fields, key, MISSING) is child:
-                self._reach_kept(container, key, key, child)
-        for key in list(container._watched):
-            if shell is None:
-                self._take_again(container, key, fields, key, depth)
-            elif _is_plain(shell.fields, key) and _nobody_holds(shell.fields, key):
-                del shell.fields[key], container._watched[key]
+            self._forget_watched(container, shell.fields)
+        else:
+            for key in list(container._watched):
+                self._take_again(container, key, fields, depth)
 
-    def _reach_kept(self, container: Tracked, key: Any, watch_key: Any, value: Any) -> None:
-        """A value that stands where it stood."""
-        if isinstance(value, Tracked):
-            if value._base is self._base:
-                self._attached.add(id(value))
-                self._reach(value)
-            elif watch_key not in container._watched:
-                self._watching.append((container, watch_key, value))
-
-    def _reach_list(self, container: TrackedList) -> None:
-        gaps = container._gaps()
-        kept = container._kept_places(gaps)
-        watched = {place: container._watched[before] for place, before, _ in kept if before in container._watched}
-        depth = len(self._visited[id(container)][1]) + 1
-        if container._shell is None:
+    def _reach_list(self, container: TrackedList, depth: int) -> None:
+        gaps, shell = container._gaps(), container._shell
+        kept = container._kept(gaps)
+        container._watched = {place: container._watched[old] for place, old, _ in kept if old in container._watched}
+        self._reach_kept(container, kept)
+        if shell is not None:
+            self._removed += [item for item in shell.overlay.values() if isinstance(item, Tracked)]
+            self._reach_shell(container, shell, gaps, depth)
+        elif gaps or container._watched:
             for gap in gaps:
                 self._removed += container._shadow[gap.old_start : gap.old_stop]
-        else:
-            self._removed += [item for item in container._shell.overlay.values() if isinstance(item, Tracked)]
-        container._watched = watched
-        for place, _, value in kept:
-            self._reach_kept(container, id(value), place, value)
-        # From here on nothing may hold an item that the list holds: who else does is about to be asked.
-        kept.clear()
-        value = None
-        if container._shell is None:
+            container._shadow = []
             for gap in gaps:
                 for place in range(gap.new_start, gap.new_stop):
                     list.__setitem__(container, place, self._take(container, place, container, place, depth))
-            if gaps or watched:
-                container._shadow = []
-                for place in list(watched):
-                    self._take_again(container, place, container, place, depth)
-                self._shadow_again(container)
-        else:
-            self._settle_shell(container, container._shell, gaps, depth)
+            for place in list(container._watched):
+                self._take_again(container, place, container, depth)
+            container._shadow = list(list.__iter__(container))
+            if NotLoaded in set(map(type, container._shadow)):
+                for place, item in enumerate(container._shadow):
+                    if type(item) is NotLoaded:
+                        item.place = place
 
-    def _shadow_again(self, container: TrackedList) -> None:
-        container._shadow = list(list.__iter__(container))
-        if NotLoaded in set(map(type, container._shadow)):
-            for place, item in enumerate(container._shadow):
-                if type(item) is NotLoaded:
-                    item.place = place
-
-    def _settle_shell(self, container: TrackedList, shell: ListShell, gaps: list[Gap], depth: int) -> None:
+    def _reach_shell(self, container: TrackedList, shell: ListShell, gaps: list[Gap], depth: int) -> None:
         settled = ListShell(shell.runs.length)
         for place, value in shell.overlay.items():
             kept = new_place(gaps, place)
@@ -232,18 +217,21 @@ class _Settler:
                     self._attached.add(id(value))
         shell.overlay.clear()
         value = None
-        for place in list(container._watched):
-            if _is_plain(settled.overlay, place) and _nobody_holds(settled.overlay, place):
-                del settled.overlay[place], container._watched[place]
+        self._forget_watched(container, settled.overlay)
         start = 0
         for run in shell.runs:
-            if isinstance(run, list):
-                for offset in range(len(run)):
-                    # What nobody holds can be read again when it is asked for.
-                    if not _nobody_holds(run, offset):
-                        settled.overlay[start + offset] = self._take(container, start + offset, run, offset, depth)
+            for offset in range(len(run) if isinstance(run, list) else 0):
+                # What nobody holds can be read again when it is asked for.
+                if not _nobody_holds(run, offset):
+                    settled.overlay[start + offset] = self._take(container, start + offset, run, offset, depth)
             start += len(run)
         container._shell = settled
+
+    def _forget_watched(self, container: Tracked, storage: dict[Any, Any]) -> None:
+        """Forget what a shell watches and nobody holds any more."""
+        for place in list(container._watched):
+            if _is_plain(storage, place) and _nobody_holds(storage, place):
+                del storage[place], container._watched[place]
 
     def _take(self, parent: Tracked, watch_key: Any, storage: Any, at: Any, depth: int) -> Any:
         """A value that was put into the parent, as it is to stand there from now on."""
@@ -261,13 +249,13 @@ class _Settler:
         self._watching.append((parent, watch_key, value))
         return value
 
-    def _take_again(self, parent: Tracked, watch_key: Any, storage: Any, at: Any, depth: int) -> None:
+    def _take_again(self, parent: Tracked, place: Any, storage: Any, depth: int) -> None:
         """Adopt what is only watched because somebody held it when it was put in, if nobody does by now: otherwise
         every save would go on comparing everything that ever was put in by a variable."""
-        if _is_plain(storage, at) and not held_elsewhere(storage, at):
+        if _is_plain(storage, place) and not held_elsewhere(storage, place):
             kind: Any = list if isinstance(storage, list) else dict
-            kind.__setitem__(storage, at, _attach(parent, self._adopt(stored_at(storage, at), depth), watch_key))
-            del parent._watched[watch_key]
+            kind.__setitem__(storage, place, _attach(parent, self._adopt(stored_at(storage, place), depth), place))
+            del parent._watched[place]
 
     def _adopt(self, value: Any, depth: int) -> Tracked:
         """A tracked container in the place of a plain one that nobody else holds."""
@@ -287,7 +275,7 @@ class _Settler:
 
     def _leave_behind(self) -> None:
         """Let what was taken out of the bag stay with the version that has it."""
-        left = self._base.frozen()
+        left = Base(self._base.store, self._base.manifest, self._base.root)
         stack = list(self._removed)
         gone: list[Tracked] = []
         while stack:
@@ -298,7 +286,7 @@ class _Settler:
             gone.append(item)
             if isinstance(item, TrackedList) and item._shell is None:
                 left.lists.append(weakref.ref(item))
-            stack += item._children()
+            stack += [value for _, value in item._at_hand()]
             stack += item._base_children()
         for item in gone:
             for reference, key in item._parents:
@@ -308,9 +296,14 @@ class _Settler:
                     self._watching += [(parent, place, item) for place in parent._places_of(item, key)]
 
 
-def _attach(parent: Tracked, child: Tracked, key: Any) -> Tracked:
+def _attach(parent: Tracked, child: Tracked, place: Any) -> Tracked:
     """Have a dict or list be told of a child's changes from now on; the child."""
-    parent._attach(child, key if isinstance(parent, dict) else id(child))
+    reference, key = weakref.ref(parent), place if isinstance(parent, dict) else id(child)
+    # References are compared by identity: equal ones would compare what they refer to.
+    if not any(known is reference and known_key == key for known, known_key in child._parents):
+        child._parents.append((reference, key))
+    if child._dirty:
+        parent._touched[key] = child
     return child
 
 

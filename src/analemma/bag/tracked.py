@@ -13,24 +13,19 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import wraps
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from analemma.canon.build import MAXIMUM_DEPTH
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import StandIn, Stored, Wire, encode
+from analemma.canon.nodes import StandIn, Stored, Wire, encode, is_special, sort_key, wire_link
 from analemma.canon.pointer import Path
-from analemma.canon.read import Content, Nodes, container_kind
+from analemma.canon.read import Content, container_kind
 from analemma.canon.trees import Trees
 from analemma.errors import Corrupt, Invalid
 
 T = TypeVar("T")
-
-
-class Guard(Protocol):
-    """Reads something of a version, and says Expired when the version went meanwhile."""
-
-    def __call__(self, manifest: BlockId, read: Callable[[], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +35,8 @@ class BagStore:
     domain: object
     """Equal for two bags exactly when one's blocks can be linked by the other."""
     trees: Trees
-    guard: Guard
+    guard: Callable[[BlockId, Callable[[], Any]], Any]
+    """Reads something of a version, and says Expired when the version went meanwhile."""
 
 
 class Place(NamedTuple):
@@ -65,25 +61,27 @@ class Base:
         self.placed: list[weakref.ref[Any]] = []
         """Containers whose stored form is known only as a place in this version."""
 
-    def read(self, reading: Callable[[Nodes], T]) -> T:
+    def read(self, read: Callable[[Trees], T]) -> T:
         """Read something of the version."""
         assert self.store is not None and self.manifest is not None
         trees = self.store.trees
-        return self.store.guard(self.manifest, lambda: reading(trees.open()))
+        found: T = self.store.guard(self.manifest, lambda: read(trees))
+        return found
 
     def values(self, wires: Sequence[Wire]) -> list[Any]:
         """The values of these wires, with everything below them."""
-        assert self.store is not None and self.manifest is not None
-        trees = self.store.trees
-        return self.store.guard(self.manifest, lambda: trees.values(wires))
+        return self.read(lambda trees: trees.values(wires))
+
+    def stored(self, wire: Wire, depth: int, at: int) -> Stored:
+        """Something of the version that stands in so many containers, at least, to be put as it is into so many. Only
+        what moves deeper is read: a link does not say how deep its target is."""
+        if at <= depth:
+            return Stored(wire, MAXIMUM_DEPTH - depth)
+        return Stored(wire, self.read(lambda trees: trees.open().nesting(wire)))
 
     def same_store(self, other: Base) -> bool:
         """Whether a tree in one can link to what is in the other."""
         return self.store is not None and other.store is not None and self.store.domain == other.store.domain
-
-    def frozen(self) -> Base:
-        """The version as it is, for containers that do not move on."""
-        return Base(self.store, self.manifest, self.root)
 
 
 SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -132,34 +130,22 @@ def never_changes(value: Any) -> bool:
     return isinstance(value, enum.Enum)
 
 
-# Reference counts are compared with those of a value that only its container holds, asked for in the same way.
-
-_list_item = list.__getitem__
-_dict_item = dict.__getitem__
-
-
-def _count_in_list(items: list[Any], index: int) -> int:
-    return getrefcount(_list_item(items, index))
-
-
-def _count_in_dict(fields: dict[Any, Any], key: Any) -> int:
-    return getrefcount(_dict_item(fields, key))
-
-
-_ALONE_IN_LIST = _count_in_list([[]], 0)
-_ALONE_IN_DICT = _count_in_dict({"": []}, "")
-
-
 def stored_at(container: Any, key: Any) -> Any:
     """What stands in the own storage of a list or dict."""
-    return _list_item(container, key) if isinstance(container, list) else _dict_item(container, key)
+    return list.__getitem__(container, key) if isinstance(container, list) else dict.__getitem__(container, key)
+
+
+def _references(container: Any, key: Any) -> int:
+    return getrefcount(stored_at(container, key))
+
+
+_ALONE = _references([[]], 0)
+"""What is counted, in the same way, for a value that only its container holds."""
 
 
 def held_elsewhere(container: Any, key: Any) -> bool:
     """Whether anybody but this list or dict may hold what stands there: then it can change unseen."""
-    if isinstance(container, list):
-        return _count_in_list(container, key) > _ALONE_IN_LIST
-    return _count_in_dict(container, key) > _ALONE_IN_DICT
+    return _references(container, key) > _ALONE
 
 
 SLOTS = (
@@ -220,21 +206,12 @@ class Tracked(StandIn):
                     parent._touched[key] = self
                     parent._mark()
 
-    def _attach(self, child: Tracked, key: Any) -> None:
-        """Be told of the child's changes from now on."""
-        reference = weakref.ref(self)
-        # References are compared by identity: equal ones would compare what they refer to.
-        if not any(known is reference and place == key for known, place in child._parents):
-            child._parents.append((reference, key))
-        if child._dirty:
-            self._touched[key] = child
-
     def _known_wire(self) -> Wire | None:
         """The stored form in the base, looked up if need be; None if there is none."""
         wire = self._wire
         if isinstance(wire, Place):
             root, path = wire
-            found = self._base.read(lambda nodes: nodes.wires([(root, path)])[0])
+            found = self._base.read(lambda trees: trees.open().wires([(root, path)])[0])
             if container_kind(found) != ("map" if isinstance(self, dict) else "list"):
                 raise Corrupt(f"the tree {root.hex()} does not have what was saved in it", block=root.hex())
             self._wire = wire = found
@@ -243,49 +220,56 @@ class Tracked(StandIn):
     def _stored(self, depth: int) -> Stored | None:
         """The base's content, to be put at another place as it is; None when it has no stored form of its own."""
         wire = self._known_wire()
-        if wire is None:
-            return None
-        if depth <= self._depth:
-            return Stored(wire, MAXIMUM_DEPTH - self._depth)
-        return Stored(wire, self._base.read(lambda nodes: nodes.nesting(wire)))
+        return None if wire is None else self._base.stored(wire, self._depth, depth)
 
-    # Loading: what follows is different for dicts and lists.
+    if TYPE_CHECKING:
+        # What dicts and lists do each in a way of its own.
 
-    def _fill(self, content: Content) -> None:
-        """Take the base's content into the own storage, with the changes that were made before."""
-        raise NotImplementedError
+        @classmethod
+        def _made(cls, base: Base, wire: Any, depth: int) -> Any:
+            """One with nothing in it yet."""
 
-    def _waiting(self) -> list[tuple[Any, NotLoaded]]:
-        """The placeholders in the own storage, by key or index."""
-        raise NotImplementedError
+        def _become_shell(self, length: int) -> None:
+            """Have nothing in the own storage but what nothing gets by unseen."""
 
-    def _put_loaded(self, key: Any, placeholder: NotLoaded, value: Any) -> None:
-        """Put a value in its placeholder's place."""
-        raise NotImplementedError
+        def _fill(self, content: Content) -> None:
+            """Take the base's content into the own storage, with the changes that were made before."""
 
-    def _children(self) -> Iterable[Any]:
-        """What is at hand of the values that stand here now."""
-        raise NotImplementedError
+        def _at_hand(self) -> Iterable[tuple[Any, Any]]:
+            """What is at hand of the values that stand here now: of one that is loaded all, by key or index."""
 
-    def _base_children(self) -> Iterable[Any]:
-        """What is at hand of the values that stand here in the base."""
-        raise NotImplementedError
+        def _base_children(self) -> Iterable[Any]:
+            """What is at hand of the values that stand here in the base."""
 
-    def _places_of(self, child: Tracked, key: Any) -> list[Any]:
-        """Where in the base this child stands, which was once attached by the key: what it would be watched by."""
-        raise NotImplementedError
+        def _put_loaded(self, key: Any, placeholder: NotLoaded, value: Any) -> None:
+            """Put a value in its placeholder's place."""
 
-    def _watched_values(self) -> list[tuple[Any, Any]]:
-        """What is watched and still stands here, by what it is watched; the own storage is up to date."""
-        raise NotImplementedError
+        def _kept(self) -> list[tuple[Any, Any, Any]]:
+            """What stands here as it does in the base, and is watched or changed in itself: where it stands now, by
+            what it is watched, and the value."""
 
-    def _restore(self) -> None:
-        """Have again what the base has, as it is by now."""
-        raise NotImplementedError
+        def _places_of(self, child: Tracked, key: Any) -> list[Any]:
+            """Where in the base this child stands, which was once attached by the key: what it would be watched by."""
 
-    def _unload(self, key: Any, wire: Wire) -> None:
-        """Forget a value of the base that was read: it is read again when it is asked for."""
-        raise NotImplementedError
+        def _restore(self) -> None:
+            """Have again what the base has, as it is by now."""
+
+        def _unload(self, key: Any, wire: Wire) -> None:
+            """Forget a value of the base that was read: it is read again when it is asked for."""
+
+    @classmethod
+    def _open(cls, base: Base, wire: Wire, depth: int) -> Any:
+        """The container that stands in a version as this wire."""
+        made = cls._made(base, wire, depth)
+        link = wire_link(wire)
+        if link is not None:
+            made._become_shell(link.count)
+            return made
+        if type(wire) is dict:
+            # In the order of stored maps: a wire that was made a moment ago has the order in which it was made.
+            wire = {"": wire[""][1]} if is_special(wire) else {key: wire[key] for key in sorted(wire, key=sort_key)}
+        made._fill(wire)
+        return made
 
     def _arrived(self, key: Any, wire: Wire, value: Any, watched_as: Any) -> None:
         """A value of the base has been read: see to it that its changes are noticed."""
@@ -298,29 +282,18 @@ class Tracked(StandIn):
     def _load_shallow(self) -> None:
         """Bring the own storage up to date, with placeholders for what is inside."""
         if self._shell is not None:
-            wire = self._known_wire()
-            self._fill(self._base.read(lambda nodes: nodes.contents([wire])[0]))
+            _fill_shells([self])
 
     def _resolve_all(self) -> None:
         """Put values in the place of all placeholders of the own storage."""
-        self._load_shallow()
-        self._resolve_these(self._waiting())
+        _load_level([self])
 
-    def _resolve_these(self, waiting: Sequence[tuple[Any, NotLoaded]]) -> list[Any]:
-        """Put values in the place of some placeholders."""
-        if not waiting:
-            return []
-        values = open_values(self._base, [placeholder.wire for _, placeholder in waiting], self._depth + 1)
-        for (key, placeholder), value in zip(waiting, values, strict=True):
-            self._put_loaded(key, placeholder, value)
-        return values
-
-    def _open_shell(self) -> bool:
+    def _is_shell(self) -> bool:
         """Whether it stays a shell although it is read from: what is small is read as a whole."""
         shell = self._shell
         if shell is not None and shell.small is None:
             wire = self._known_wire()
-            shell.small = self._base.read(lambda nodes: nodes.is_small(wire))
+            shell.small = self._base.read(lambda trees: trees.open().is_small(wire))
             if shell.small:
                 self._load_shallow()
         return self._shell is not None
@@ -346,21 +319,27 @@ class Tracked(StandIn):
         return super().__repr__()
 
 
-def open_values(base: Base, wires: Sequence[Wire], depth: int) -> list[Any]:
-    """The values of these wires: containers as tracked ones that read on when asked, everything else read now."""
-    opened: list[Any] = [None] * len(wires)
+def resolve(waiting: Sequence[tuple[Tracked, Any, NotLoaded]]) -> list[Any]:
+    """Put values in the place of these placeholders, whose containers have one base: containers as tracked ones that
+    read on when asked, everything else read now."""
+    if not waiting:
+        return []
+    base = waiting[0][0]._base
+    values: list[Any] = []
     rest: list[int] = []
-    for number, wire in enumerate(wires):
-        kind = container_kind(wire)
+    for number, (container, _, placeholder) in enumerate(waiting):
+        kind = container_kind(placeholder.wire)
         if kind is None:
             rest.append(number)
+            values.append(None)
         else:
-            opened[number] = MAKERS[kind](base, wire, depth)
+            values.append(MAKERS[kind](base, placeholder.wire, container._depth + 1))
     if rest:
-        values = base.values([wires[number] for number in rest])
-        for number, value in zip(rest, values, strict=True):
-            opened[number] = value
-    return opened
+        for number, value in zip(rest, base.values([waiting[number][2].wire for number in rest]), strict=True):
+            values[number] = value
+    for (container, key, placeholder), value in zip(waiting, values, strict=True):
+        container._put_loaded(key, placeholder, value)
+    return values
 
 
 MAKERS: dict[str, Any] = {}
@@ -386,25 +365,43 @@ def load_whole(containers: Iterable[Tracked]) -> None:
                 following += item
         _load_level(tracked)
         for container in tracked:
-            following += container._children()
+            following += [value for _, value in container._at_hand()]
         level = [item for item in following if isinstance(item, Tracked | dict | list | tuple)]
 
 
 def _load_level(containers: Sequence[Tracked]) -> None:
+    """Read these containers, without what is inside of those that they contain."""
     for base in {id(container._base): container._base for container in containers}.values():
         own = [container for container in containers if container._base is base]
-        shells = [container for container in own if container._shell is not None]
-        if shells:
-            wires = [container._known_wire() for container in shells]
-            contents = base.read(lambda nodes, wires=wires: nodes.contents(wires))  # type: ignore[misc]
-            for container, content in zip(shells, contents, strict=True):
-                container._fill(content)
-        waiting = [(container, key, item) for container in own for key, item in container._waiting()]
-        for depth in {container._depth for container, _, _ in waiting}:
-            same = [entry for entry in waiting if entry[0]._depth == depth]
-            values = open_values(base, [item.wire for _, _, item in same], depth + 1)
-            for (container, key, item), value in zip(same, values, strict=True):
-                container._put_loaded(key, item, value)
+        _fill_shells([container for container in own if container._shell is not None])
+        resolve(
+            [
+                (container, key, value)
+                for container in own
+                for key, value in container._at_hand()
+                if type(value) is NotLoaded
+            ]
+        )
+
+
+def _fill_shells(containers: Sequence[Tracked]) -> None:
+    """Bring the own storage of containers with one base up to date."""
+    if containers:
+        wires = [container._known_wire() for container in containers]
+        contents = containers[0]._base.read(lambda trees: trees.open().contents(wires))
+        for container, content in zip(containers, contents, strict=True):
+            container._fill(content)
+
+
+def after(prepare: Callable[[Any], object], method: Callable[..., Any]) -> Any:
+    """What a dict or list does, once its own storage is prepared for it."""
+
+    @wraps(method)
+    def call(self: Any, /, *arguments: Any) -> Any:
+        prepare(self)
+        return method(self, *arguments)
+
+    return call
 
 
 def plain_copy(value: Any, above: list[int]) -> Any:

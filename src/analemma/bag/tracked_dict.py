@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import copy as copying
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-from analemma.bag.tracked import MAKERS, SCALARS, SLOTS, Base, NotLoaded, Tracked, shallow
-from analemma.canon.nodes import (
-    Wire,
-    is_special,
-    sort_key,
-    wire_link,
-)
+from analemma.bag.tracked import MAKERS, SCALARS, SLOTS, Base, NotLoaded, Tracked, after, resolve, shallow
+from analemma.canon.nodes import Wire, sort_key
 from analemma.canon.read import MISSING, Content
 
 _NO_DEFAULT = object()
@@ -48,29 +42,17 @@ class TrackedDict(Tracked, dict[str, Any]):
         return dict(*args, **fields)
 
     @classmethod
-    def _open(cls, base: Base, wire: Wire, depth: int) -> TrackedDict:
-        made: TrackedDict = cls._made(base, wire, depth)
-        link = wire_link(wire)
-        if link is not None:
-            made._become_shell(link.count)
-        else:
-            # In the order of stored maps: a wire that was made a moment ago has the order in which it was made.
-            fields = {"": wire[""][1]} if is_special(wire) else {key: wire[key] for key in sorted(wire, key=sort_key)}
-            made._fill(fields)
-        return made
-
-    @classmethod
     def _made(cls, base: Base, wire: Any, depth: int) -> Any:
         made: Any = dict.__new__(cls)
         made._start(base, wire, depth)
         made._originals = {}
         return made
 
-    def _become_shell(self, count: int) -> None:
+    def _become_shell(self, length: int) -> None:
         dict.clear(self)
         storage: dict[Any, Any] = self
         dict.__setitem__(storage, NotLoaded(), None)
-        self._shell = DictShell(count)
+        self._shell = DictShell(length)
 
     # Reading.
 
@@ -82,10 +64,10 @@ class TrackedDict(Tracked, dict[str, Any]):
                 return found
             if not isinstance(key, str):
                 return MISSING
-            if self._open_shell():
+            if self._is_shell():
                 wire = self._known_wire()
                 # Not str(key): that of an enum's member is its name, and dicts go by what it equals.
-                found = self._base.read(lambda nodes: nodes.field(wire, str.__str__(key)))
+                found = self._base.read(lambda trees: trees.open().field(wire, str.__str__(key)))
                 if found is not MISSING:
                     self._shell.fields[key] = found = shallow(found)
                 return found
@@ -93,12 +75,12 @@ class TrackedDict(Tracked, dict[str, Any]):
 
     def _value(self, key: Any) -> Any:
         value = self._peek(key)
-        return self._resolve_these([(key, value)])[0] if type(value) is NotLoaded else value
+        return resolve([(self, key, value)])[0] if type(value) is NotLoaded else value
 
     def __getitem__(self, key: str) -> Any:
         value = self._peek(key) if self._shell is not None else _item(self, key)
         if type(value) is NotLoaded:
-            return self._resolve_these([(key, value)])[0]
+            return resolve([(self, key, value)])[0]
         if value is MISSING:
             raise KeyError(key)
         return value
@@ -113,28 +95,12 @@ class TrackedDict(Tracked, dict[str, Any]):
     def __len__(self) -> int:
         return self._shell.length if self._shell is not None else dict.__len__(self)
 
-    def __iter__(self) -> Iterator[str]:
-        self._load_shallow()
-        return dict.__iter__(self)
-
-    def __reversed__(self) -> Iterator[str]:
-        self._load_shallow()
-        return dict.__reversed__(self)
-
-    def keys(self) -> Any:
-        """A view of the keys; reads no values."""
-        self._load_shallow()
-        return dict.keys(self)
-
-    def values(self) -> Any:
-        """A view of the values; reads all of them, with everything below, in few batched reads."""
-        self.load()
-        return dict.values(self)
-
-    def items(self) -> Any:
-        """A view of keys and values; reads all of them, with everything below, in few batched reads."""
-        self.load()
-        return dict.items(self)
+    __iter__ = after(Tracked._load_shallow, dict.__iter__)
+    __reversed__ = after(Tracked._load_shallow, dict.__reversed__)
+    keys = after(Tracked._load_shallow, dict.keys)
+    # All values, with everything below, in few batched reads.
+    values = after(Tracked.load, dict.values)
+    items = after(Tracked.load, dict.items)
 
     def to_dict(self) -> dict[str, Any]:
         """A copy of plain dicts and lists, detached from the store."""
@@ -166,14 +132,6 @@ class TrackedDict(Tracked, dict[str, Any]):
 
     __copy__ = copy
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
-        self.load()
-        twin: dict[str, Any] = {}
-        memo[id(self)] = twin
-        for key, value in dict.items(self):
-            twin[key] = copying.deepcopy(value, memo)
-        return twin
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         # As a plain dict that is filled afterwards, so that what is contained twice, or in itself, comes back so.
         self.load()
@@ -185,29 +143,22 @@ class TrackedDict(Tracked, dict[str, Any]):
         self.update(*args, **fields)
 
     def _put(self, key: Any, value: Any) -> None:
-        if key not in self._originals:
-            self._originals[key] = self._peek(key)
+        """Put a value at a key; MISSING takes away what stands there."""
+        present = self._peek(key)
+        self._originals.setdefault(key, present)
         self._mark()
         shell = self._shell
-        if shell is None:
-            _set_item(self, key, value)
-            return
-        if self._peek(key) is MISSING:
-            shell.length += 1
-            shell.added[key] = None
-        shell.fields[key] = value
-
-    def _drop(self, key: Any) -> None:
-        if key not in self._originals:
-            self._originals[key] = self._peek(key)
-        self._mark()
-        shell = self._shell
-        if shell is None:
+        if shell is not None:
+            shell.length += (value is not MISSING) - (present is not MISSING)
+            if value is MISSING:
+                shell.added.pop(key, None)
+            elif present is MISSING:
+                shell.added[key] = None
+            shell.fields[key] = value
+        elif value is MISSING:
             dict.__delitem__(self, key)
-            return
-        shell.length -= 1
-        shell.added.pop(key, None)
-        shell.fields[key] = MISSING
+        else:
+            _set_item(self, key, value)
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._put(key, value)
@@ -215,12 +166,12 @@ class TrackedDict(Tracked, dict[str, Any]):
     def __delitem__(self, key: str) -> None:
         if self._peek(key) is MISSING:
             raise KeyError(key)
-        self._drop(key)
+        self._put(key, MISSING)
 
     def pop(self, key: str, default: Any = _NO_DEFAULT) -> Any:
         value = self._value(key)
         if value is not MISSING:
-            self._drop(key)
+            self._put(key, MISSING)
             return value
         if default is _NO_DEFAULT:
             raise KeyError(key)
@@ -251,9 +202,14 @@ class TrackedDict(Tracked, dict[str, Any]):
     def clear(self) -> None:
         self._load_shallow()
         for key in list(dict.keys(self)):
-            self._drop(key)
+            self._put(key, MISSING)
 
     # What tracking asks.
+
+    @property
+    def _fields(self) -> dict[Any, Any]:
+        """Where the values at hand stand."""
+        return self if self._shell is None else self._shell.fields
 
     def _fill(self, content: Content) -> None:
         assert isinstance(content, dict)
@@ -271,9 +227,6 @@ class TrackedDict(Tracked, dict[str, Any]):
         dict.clear(self)
         dict.update(self, fields)
 
-    def _waiting(self) -> list[tuple[Any, NotLoaded]]:
-        return [(key, value) for key, value in dict.items(self) if type(value) is NotLoaded]
-
     def _put_loaded(self, key: Any, placeholder: NotLoaded, value: Any) -> None:
         if self._shell is None:
             _set_item(self, key, value)
@@ -281,42 +234,36 @@ class TrackedDict(Tracked, dict[str, Any]):
             self._shell.fields[key] = value
         self._arrived(key, placeholder.wire, value, key)
 
-    def _children(self) -> Iterable[Any]:
-        return list(self._shell.fields.values() if self._shell is not None else dict.values(self))
+    def _at_hand(self) -> Iterable[tuple[Any, Any]]:
+        return list(dict.items(self._fields))
 
     def _base_children(self) -> Iterable[Any]:
-        current = self._shell.fields if self._shell is not None else dict(dict.items(self))
-        return [value for key, value in current.items() if key not in self._originals] + [*self._originals.values()]
+        changed = self._originals
+        return [value for key, value in dict.items(self._fields) if key not in changed] + [*changed.values()]
+
+    def _kept(self) -> list[tuple[Any, Any, Any]]:
+        keys = dict.fromkeys([*self._originals, *self._touched, *self._watched])
+        found = [(key, key, dict.get(self._fields, key, MISSING)) for key in keys]
+        return [each for each in found if each[2] is not MISSING and self._originals.get(each[0], each[2]) is each[2]]
 
     def _places_of(self, child: Tracked, key: Any) -> list[Any]:
-        fields: dict[Any, Any] = self if self._shell is None else self._shell.fields
-        return [key] if dict.get(fields, key) is child else []
-
-    def _watched_values(self) -> list[tuple[Any, Any]]:
-        found = [(key, dict.get(self, key, MISSING)) for key in self._watched]
-        return [
-            (key, value) for key, value in found if value is not MISSING and self._originals.get(key, value) is value
-        ]
+        return [key] if dict.get(self._fields, key) is child else []
 
     def _restore(self) -> None:
-        for key, original in self._originals.items():
-            if self._shell is not None:
-                if (self._peek(key) is MISSING) != (original is MISSING):
-                    self._shell.length += 1 if self._peek(key) is MISSING else -1
-                self._shell.fields[key] = original
-                self._shell.added.pop(key, None)
-            elif original is MISSING:
-                dict.pop(self, key, None)
-            else:
-                _set_item(self, key, original)
-        if self._shell is None and self._originals:
+        originals = self._originals
+        for key, original in list(originals.items()):
+            if dict.get(self._fields, key, MISSING) is not original:
+                self._put(key, original)
+        if self._shell is not None:
+            self._shell.added = {}
+        elif originals:
             fields = {key: _item(self, key) for key in sorted(dict.keys(self), key=sort_key)}
             dict.clear(self)
             dict.update(self, fields)
         self._originals = {}
 
     def _unload(self, key: Any, wire: Wire) -> None:
-        dict.__setitem__(self if self._shell is None else self._shell.fields, key, NotLoaded(wire))
+        dict.__setitem__(self._fields, key, NotLoaded(wire))
 
 
 MAKERS["map"] = TrackedDict._open

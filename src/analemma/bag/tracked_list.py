@@ -7,19 +7,18 @@ methods or compiled code such as heapq, is seen."""
 
 from __future__ import annotations
 
-import copy as copying
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, count
 from operator import index as as_index
 from operator import is_not
 from typing import Any, SupportsIndex
 
-from analemma.bag.tracked import MAKERS, SLOTS, Base, NotLoaded, Tracked, shallow
+from analemma.bag.tracked import MAKERS, SLOTS, Base, NotLoaded, Tracked, after, load_whole, resolve, shallow
 from analemma.canon.diff import Gap, align
 from analemma.canon.edit import Runs
-from analemma.canon.nodes import Wire, wire_link
+from analemma.canon.nodes import Wire
 from analemma.canon.read import Content
 
 
@@ -82,6 +81,19 @@ class ListShell:
         self.small: bool | None = None
 
 
+def _compared(method: Callable[[Any, Any], Any]) -> Any:
+    def compare(self: TrackedList, other: Any) -> Any:
+        if not isinstance(other, list):
+            return NotImplemented
+        load_whole([each for each in (self, other) if isinstance(each, Tracked)])
+        return method(self, other)
+
+    return compare
+
+
+_equal = _compared(list.__eq__)
+
+
 class TrackedList(Tracked, list[Any]):
     """A list of a bag. It behaves as a list does, wherever its items are; `load()` makes sure that they are here."""
 
@@ -93,16 +105,6 @@ class TrackedList(Tracked, list[Any]):
     def __new__(cls, *args: Any) -> Any:
         # Code that makes another of the same type (`type(x)(...)`) wants a list: only a bag makes tracked ones.
         return list(*args)
-
-    @classmethod
-    def _open(cls, base: Base, wire: Wire, depth: int) -> TrackedList:
-        made = cls._made(base, wire, depth)
-        link = wire_link(wire)
-        if link is not None:
-            made._become_shell(link.count)
-        else:
-            made._fill(wire)
-        return made
 
     @classmethod
     def _made(cls, base: Base, wire: Any, depth: int) -> TrackedList:
@@ -120,63 +122,50 @@ class TrackedList(Tracked, list[Any]):
 
     # Reading.
 
-    def _few(self, indexes: range) -> bool:
+    def _few(self, places: range) -> bool:
         """Whether these items can be worked on without reading the others."""
-        if self._shell is not None and len(indexes) > FEW:
+        if self._shell is not None and len(places) > FEW:
             self._load_shallow()
-        return self._open_shell()
+        return self._is_shell()
 
-    def _shell_items(self, indexes: range) -> list[Any]:
-        shell = self._shell
-        assert shell is not None
-        places = [shell.runs.get(index) for index in indexes]
-        bases = [run[offset] for run, offset in places if isinstance(run, range)]
-        unread = [index for index in dict.fromkeys(bases) if index not in shell.overlay]
-        read: dict[int, Any] = {}
+    def _shell_items(self, shell: ListShell, places: range) -> list[Any]:
+        stand = [shell.runs.get(place) for place in places]
+        bases = dict.fromkeys([run[offset] for run, offset in stand if isinstance(run, range)])
+        found = {base: shell.overlay[base] for base in bases if base in shell.overlay}
+        unread = [base for base in bases if base not in found]
         if unread:
             wire = self._known_wire()
-            found = self._base.read(lambda nodes: nodes.items(wire, unread))
-            read = {index: shallow(part, index) for index, part in zip(unread, found, strict=True)}
-            self._resolve_these([(None, item) for item in read.values() if type(item) is NotLoaded])
-        return [
-            run[offset]
-            if isinstance(run, list)
-            else shell.overlay[run[offset]]
-            if run[offset] in shell.overlay
-            else read[run[offset]]
-            for run, offset in places
-        ]
+            parts = self._base.read(lambda trees: trees.open().items(wire, unread))
+            read = {base: shallow(part, base) for base, part in zip(unread, parts, strict=True)}
+            opened = [base for base, item in read.items() if type(item) is NotLoaded]
+            values = resolve([(self, None, read[base]) for base in opened])
+            found |= read | dict(zip(opened, values, strict=True))
+        return [run[offset] if isinstance(run, list) else found[run[offset]] for run, offset in stand]
 
     def __getitem__(self, index: Any) -> Any:
-        if self._shell is not None:
-            wanted = self._range(index)
-            if self._few(wanted):
-                items = self._shell_items(wanted)
-                return items if isinstance(index, slice) else items[0]
-        if isinstance(index, slice):
-            if NotLoaded in set(map(type, _item(self, index))):
-                places = range(*index.indices(list.__len__(self)))
-                self._resolve_these([(at, item) for at in places if type(item := _item(self, at)) is NotLoaded])
-            return _item(self, index)
+        if self._shell is not None and self._few(places := self._range(index)):
+            items = self._shell_items(self._shell, places)
+            return items if isinstance(index, slice) else items[0]
         item = _item(self, index)
+        if isinstance(index, slice):
+            if NotLoaded not in set(map(type, item)):
+                return item
+            stand = zip(range(*index.indices(list.__len__(self))), item, strict=True)
+            resolve([(self, place, each) for place, each in stand if type(each) is NotLoaded])
+            return _item(self, index)
         if type(item) is NotLoaded:
-            return self._resolve_these([(as_index(index) % list.__len__(self), item)])[0]
+            return resolve([(self, as_index(index) % list.__len__(self), item)])[0]
         return item
 
-    def _range(self, index: Any) -> range:
-        length = len(self)
+    def _range(self, index: Any, doing: str = "") -> range:
+        """The places that an index or slice stands for."""
         if isinstance(index, slice):
-            return range(*index.indices(length))
-        place = self._place(index, "list index out of range")
+            return range(*index.indices(len(self)))
+        place = self._place(index, f"list {doing}index out of range")
         return range(place, place + 1)
 
     def _place(self, index: Any, message: str) -> int:
-        try:
-            place = as_index(index)
-        except TypeError:
-            kind = type(index).__name__
-            raise TypeError(f"list indices must be integers or slices, not {kind}") from None
-        length = len(self)
+        place, length = as_index(index), len(self)
         place += length if place < 0 else 0
         if not 0 <= place < length:
             raise IndexError(message)
@@ -185,54 +174,25 @@ class TrackedList(Tracked, list[Any]):
     def __len__(self) -> int:
         return self._shell.runs.length if self._shell is not None else list.__len__(self)
 
-    def __iter__(self) -> Iterator[Any]:
-        self._resolve_all()
-        return list.__iter__(self)
-
-    def __reversed__(self) -> Iterator[Any]:
-        self._resolve_all()
-        return list.__reversed__(self)
-
-    def __contains__(self, item: object) -> bool:
-        self._resolve_all()
-        return list.__contains__(self, item)
-
-    def index(self, value: Any, start: SupportsIndex = 0, stop: SupportsIndex = 2**63 - 1, /) -> int:
-        self._resolve_all()
-        return list.index(self, value, start, stop)
-
-    def count(self, value: Any, /) -> int:
-        self._resolve_all()
-        return list.count(self, value)
+    __iter__ = after(Tracked._resolve_all, list.__iter__)
+    __reversed__ = after(Tracked._resolve_all, list.__reversed__)
+    __contains__ = after(Tracked._resolve_all, list.__contains__)
+    index = after(Tracked._resolve_all, list.index)
+    count = after(Tracked._resolve_all, list.count)
 
     def to_list(self) -> list[Any]:
         """A copy of plain dicts and lists, detached from the store."""
         return self.to_plain()  # type: ignore[no-any-return]
 
-    def _compare(self, other: Any, method: Any) -> Any:
-        if not isinstance(other, list):
-            return NotImplemented
-        self.load()
-        if isinstance(other, Tracked):
-            other.load()
-        return method(self, other)
-
     def __eq__(self, other: object) -> bool:
         if isinstance(other, list) and (self is other or len(self) != len(other)):
             return self is other
-        return self._compare(other, list.__eq__)  # type: ignore[no-any-return]
+        return _equal(self, other)  # type: ignore[no-any-return]
 
-    def __lt__(self, other: Any) -> bool:
-        return self._compare(other, list.__lt__)  # type: ignore[no-any-return]
-
-    def __le__(self, other: Any) -> bool:
-        return self._compare(other, list.__le__)  # type: ignore[no-any-return]
-
-    def __gt__(self, other: Any) -> bool:
-        return self._compare(other, list.__gt__)  # type: ignore[no-any-return]
-
-    def __ge__(self, other: Any) -> bool:
-        return self._compare(other, list.__ge__)  # type: ignore[no-any-return]
+    __lt__ = _compared(list.__lt__)
+    __le__ = _compared(list.__le__)
+    __gt__ = _compared(list.__gt__)
+    __ge__ = _compared(list.__ge__)
 
     __hash__ = None
 
@@ -252,14 +212,6 @@ class TrackedList(Tracked, list[Any]):
         return list(self)
 
     __copy__ = copy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
-        self.load()
-        twin: list[Any] = []
-        memo[id(self)] = twin
-        for item in list.__iter__(self):
-            twin.append(copying.deepcopy(item, memo))
-        return twin
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # As a plain list that is filled afterwards, so that what is contained twice, or in itself, comes back so.
@@ -307,44 +259,29 @@ class TrackedList(Tracked, list[Any]):
         if isinstance(index, slice):
             self._set_slice(index, list(value))
             return
-        if self._shell is not None:
-            place = self._place(index, "list assignment index out of range")
-            if self._few(range(place, place + 1)):
-                self._replace(place, value)
-                return
+        if self._shell is not None and self._few(places := self._range(index, "assignment ")):
+            run, offset = self._shell.runs.get(places[0])
+            if not isinstance(run, range) or self._shell.overlay.get(run[offset], self) is not value:
+                self._mark()
+                self._shell.runs.splice(places[0], 1, [value])
+            return
         _set_item(self, index, value)
         self._mark()
 
-    def _replace(self, place: int, value: Any) -> None:
-        assert self._shell is not None
-        run, offset = self._shell.runs.get(place)
-        if isinstance(run, range) and self._shell.overlay.get(run[offset], self) is value:
-            return
-        self._mark()
-        self._shell.runs.splice(place, 1, [value])
-
     def _set_slice(self, index: slice, values: list[Any]) -> None:
-        span = range(*index.indices(len(self)))
-        if self._shell is not None and span.step == 1 and self._few(span):
-            self._mark()
-            for _ in span:
-                self._shell.runs.splice(span.start, 1, ())
-            self._shell.runs.splice(span.start, 0, values)
+        places = self._range(index)
+        if self._shell is not None and places.step == 1 and self._few(places):
+            del self[index]
+            self._shell.runs.splice(places.start, 0, values)
             return
         self._load_shallow()
         _set_item(self, index, values)
         self._mark()
 
     def __delitem__(self, index: Any) -> None:
-        if self._shell is not None and not isinstance(index, slice):
-            place = self._place(index, "list assignment index out of range")
-            if self._few(range(place, place + 1)):
-                self._mark()
-                self._shell.runs.splice(place, 1, ())
-                return
-        elif self._shell is not None and self._few(span := range(*index.indices(len(self)))):
+        if self._shell is not None and self._few(places := self._range(index, "assignment ")):
             self._mark()
-            for place in sorted(span, reverse=True):
+            for place in sorted(places, reverse=True):
                 self._shell.runs.splice(place, 1, ())
             return
         list.__delitem__(self, index)
@@ -397,9 +334,6 @@ class TrackedList(Tracked, list[Any]):
                 list.extend(self, self._shadow[run.start : run.stop] if isinstance(run, range) else run)
         self._base.lists.append(weakref.ref(self))
 
-    def _waiting(self) -> list[tuple[Any, NotLoaded]]:
-        return [(index, item) for index, item in enumerate(list.__iter__(self)) if type(item) is NotLoaded]
-
     def _put_loaded(self, key: Any, placeholder: NotLoaded, value: Any) -> None:
         place = placeholder.place
         if self._shell is not None:
@@ -409,23 +343,21 @@ class TrackedList(Tracked, list[Any]):
             self._shadow[place] = value
         self._arrived(id(value), placeholder.wire, value, place)
 
-    def _children(self) -> Iterable[Any]:
+    def _at_hand(self) -> Iterable[tuple[Any, Any]]:
         if self._shell is None:
-            return list(list.__iter__(self))
-        fresh = [item for run in self._shell.runs if isinstance(run, list) for item in run]
-        return [*self._shell.overlay.values(), *fresh]
+            return enumerate(list(list.__iter__(self)))
+        fresh = [(None, item) for run in self._shell.runs if isinstance(run, list) for item in run]
+        return [*self._shell.overlay.items(), *fresh]
+
+    def _in_base(self) -> Iterable[tuple[int, Any]]:
+        """What is at hand of the base's items, by their places in it."""
+        return enumerate(self._shadow) if self._shell is None else self._shell.overlay.items()
 
     def _base_children(self) -> Iterable[Any]:
-        return self._shadow if self._shell is None else self._shell.overlay.values()
+        return [item for _, item in self._in_base()]
 
     def _places_of(self, child: Tracked, key: Any) -> list[Any]:
-        pairs = enumerate(self._shadow) if self._shell is None else self._shell.overlay.items()
-        return [place for place, item in pairs if item is child]
-
-    def _watched_values(self) -> list[tuple[Any, Any]]:
-        if not self._watched:
-            return []
-        return [(place, item) for _, place, item in self._kept_places(self._gaps()) if place in self._watched]
+        return [place for place, item in self._in_base() if item is child]
 
     def _restore(self) -> None:
         if self._shell is not None:
@@ -459,10 +391,6 @@ class TrackedList(Tracked, list[Any]):
             return loaded_gaps(self._shadow, list(list.__iter__(self)))
         return shell_gaps(self._shell.runs, self._shell.length)
 
-    def _shell_keeps(self) -> bool:
-        """Whether a shell still has items of its base."""
-        return any(isinstance(run, range) for run in self._shell.runs) if self._shell is not None else False
-
     def _raw_items(self, start: int, stop: int) -> list[Any]:
         """Items as they are, perhaps placeholders; of a shell, only new ones."""
         if self._shell is None:
@@ -470,16 +398,13 @@ class TrackedList(Tracked, list[Any]):
         found = [self._shell.runs.get(index) for index in range(start, stop)]
         return [run[offset] for run, offset in found]
 
-    def _kept_places(self, gaps: list[Gap]) -> list[tuple[int, int, Any]]:
-        """Items outside the gaps that are watched or have changed in themselves: where each stands now, where in the
-        base, and the item."""
-        if not self._touched and not self._watched:
+    def _kept(self, gaps: Sequence[Gap] | None = None) -> list[tuple[Any, Any, Any]]:
+        touched, watched = self._touched, self._watched
+        if not touched and not watched:
             return []
-        base_items = self._shadow if self._shell is None else self._shell.overlay
-        pairs = enumerate(self._shadow) if self._shell is None else self._shell.overlay.items()
-        wanted = [place for place, item in pairs if id(item) in self._touched]
-        places = [(place, new_place(gaps, place)) for place in dict.fromkeys([*wanted, *self._watched])]
-        return [(new, place, base_items[place]) for place, new in places if new is not None]
+        gaps = self._gaps() if gaps is None else gaps
+        kept = [(place, item) for place, item in self._in_base() if id(item) in touched or place in watched]
+        return [(new, place, item) for place, item in kept if (new := new_place(gaps, place)) is not None]
 
 
 MAKERS["list"] = TrackedList._open
