@@ -22,6 +22,7 @@ from analemma.state.arguments import (
     other_request,
     read_delta,
 )
+from analemma.state.load import read_state
 from analemma.state.pending import read_failure
 from analemma.state.pending_deltas import pack_delta
 from analemma.state.records import Commit, Receipt, decode_receipt
@@ -164,7 +165,7 @@ def load_state_with_consistency(kernel: Kernel, ticket: Ticket | str, timeout: f
             ticket=str(known),
             reason=reason.kind,
         ) from reason
-    return kernel.load_state(_receipt(row).manifest.hex())
+    return read_state(kernel, kernel._row(_receipt(row).manifest.hex(), None).id)
 
 
 def _described(ticket: Ticket, row: TicketRow) -> Ticket:

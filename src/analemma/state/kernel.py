@@ -39,8 +39,6 @@ class Kernel:
     """
 
     save_state_delta = save.save_state_delta
-    load_latest_state = load.load_latest_state
-    load_state = load.load_state
     load_fields = load.load_fields
     diff = history.diff
     blame = history.blame

@@ -10,8 +10,6 @@ from analemma.canon.pointer import Path
 from analemma.catalog.port import BranchKey
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import (
-    MAIN,
-    branch_key,
     check_name,
     check_unicode,
     field_path,
@@ -22,13 +20,6 @@ if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
 
 
-def load_latest_state(
-    kernel: Kernel, *, workflow_id: str, owner_id: str, execution_id: str | None = None, branch: str = MAIN
-) -> dict[str, Any]:
-    """The newest state of a branch, or of one execution on it; NotFound if there is none."""
-    return read_state(kernel, latest_version(kernel, branch_key(owner_id, workflow_id, branch), execution_id))
-
-
 def latest_version(kernel: Kernel, key: BranchKey, execution_id: str | None) -> BlockId:
     """The newest version of a branch, or of one execution on it; NotFound if there is none."""
     if execution_id is None:
@@ -37,11 +28,6 @@ def latest_version(kernel: Kernel, key: BranchKey, execution_id: str | None) -> 
     if not rows:
         raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
     return rows[0].id
-
-
-def load_state(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
-    """The whole state of one version."""
-    return read_state(kernel, kernel._row(manifest_id, owner_id).id)
 
 
 def load_fields(
