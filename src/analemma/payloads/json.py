@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator
-from operator import itemgetter
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
 from analemma.canon.build import LARGEST_INT, MAXIMUM_DEPTH, SMALLEST_INT, Packer
@@ -114,15 +113,6 @@ def too_large(limit_bytes: int) -> Limit:
     )
 
 
-class _Malformed(Exception):
-    """Carries the path to what is wrong, collected on the way out of the recursion."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: list[Any] = []
-
-
 class Decoder:
     """Makes values of JSON that anyone may have written."""
 
@@ -131,20 +121,20 @@ class Decoder:
         self._unknown = unknown
         self._limit_bytes = limit_bytes
         self._left = limit_bytes
+        self._path: list[Any] = []
+        """Where it is looking."""
 
     def decode(self, name: str, value: Any) -> Any:
         """A field's value; Invalid, with the pointer, for what no encoder wrote, Limit when all fields together are
         too large."""
-        try:
-            self._take(name)
-            return self._value(value, 1)
-        except _Malformed as exc:
-            pointer = format_pointer(tuple(str(token) for token in (name, *reversed(exc.path))))
-            # A key may be what is wrong, and whoever logs the message must be able to encode it.
-            pointer = pointer.encode(errors="backslashreplace").decode()
-            raise Invalid(
-                f"{exc.reason} at {pointer}", hint="pass the payload on as it came", pointer=pointer
-            ) from None
+        self._path = [name]
+        self._take(name)
+        return self._value(value, 1)
+
+    def _refused(self, reason: str) -> Invalid:
+        # A key may be what is wrong, and whoever logs the message must be able to encode it.
+        pointer = format_pointer([str(token) for token in self._path]).encode(errors="backslashreplace").decode()
+        return Invalid(f"{reason} at {pointer}", hint="pass the payload on as it came", pointer=pointer)
 
     def _value(self, value: Any, depth: int) -> Any:
         cls = type(value)
@@ -153,40 +143,40 @@ class Decoder:
             return value
         if cls is int:
             if not SMALLEST_INT <= value <= LARGEST_INT:
-                raise _Malformed("an integer outside -2^63..2^64-1")
+                raise self._refused("an integer outside -2^63..2^64-1")
             return value
         if cls is float:
             if value - value != 0.0:
-                raise _Malformed(f"{value} is no JSON number")
+                raise self._refused(f"{value} is no JSON number")
             return value
         if cls is not list and cls is not dict:
-            raise _Malformed(f"a {cls.__name__} is no JSON")
+            raise self._refused(f"a {cls.__name__} is no JSON")
         if depth >= MAXIMUM_DEPTH:
-            raise _Malformed(f"nesting deeper than {MAXIMUM_DEPTH}")
+            raise self._refused(f"nesting deeper than {MAXIMUM_DEPTH}")
         if cls is list:
-            return list(map(itemgetter(1), self._parts(enumerate(value), depth)))
+            return self._parts(enumerate(value), depth)
         return self._special(value[""], depth) if is_special(value) else self._fields(value, depth)
+
+    def _parts(self, pairs: Iterable[tuple[Any, Any]], depth: int) -> list[Any]:
+        found, path = [], self._path
+        path.append(None)
+        for path[-1], part in pairs:
+            found.append(self._value(part, depth + 1))
+        path.pop()
+        return found
 
     def _fields(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
         for key in value:
             if type(key) is not str:
-                raise _Malformed(f"a key of type {type(key).__name__}")
+                raise self._refused(f"a key of type {type(key).__name__}")
             self._take(key)
-        return dict(self._parts(value.items(), depth))
-
-    def _parts(self, pairs: Iterable[tuple[Any, Any]], depth: int) -> Iterator[tuple[Any, Any]]:
-        for key, item in pairs:
-            try:
-                yield key, self._value(item, depth + 1)
-            except _Malformed as exc:
-                exc.path.append(key)
-                raise
+        return dict(zip(value, self._parts(value.items(), depth), strict=True))
 
     def _special(self, body: Any, depth: int) -> Any:
         if type(body) is list and len(body) == 2 and type(body[0]) is str and body[0]:
             self._take(body[0])
             if body[0] in RESERVED_NAMES:
-                raise _Malformed(f"a tag named {body[0]!r}")
+                raise self._refused(f"a tag named {body[0]!r}")
             return self._tagged(body[0], self._value(body[1], depth + 1))
         if type(body) is dict and len(body) == 1:
             ((name, inner),) = body.items()
@@ -197,29 +187,29 @@ class Decoder:
                 made = _own(name, inner)
                 if made is not None:
                     return made
-        raise _Malformed("an object with an empty key that stands for nothing")
+        raise self._refused("an object with an empty key that stands for nothing")
 
     def _tagged(self, name: str, payload: Any) -> Any:
         codec = self._registry.for_name(name)
         if codec is None:
             if self._unknown == "keep":
                 return Tagged(name, payload)
-            raise _Malformed(f"a value of type {name!r}, which this program has not registered,")
+            raise self._refused(f"a value of type {name!r}, which this program has not registered,")
         if (name in _SETS or name == "tuple") and type(payload) is not list:
-            raise _Malformed(f"a {name} that is no list")
+            raise self._refused(f"a {name} that is no list")
         try:
             return codec.decode(payload)
         except AnalemmaError as exc:
-            raise _Malformed(exc.message) from exc
+            raise self._refused(exc.message) from exc
         except Exception as exc:
-            raise _Malformed(f"a {name} that cannot be read ({type(exc).__name__})") from exc
+            raise self._refused(f"a {name} that cannot be read ({type(exc).__name__})") from exc
 
     def _take(self, text: str) -> None:
         if not text.isascii():
             try:
                 text.encode()
             except UnicodeEncodeError:
-                raise _Malformed("a lone surrogate") from None
+                raise self._refused("a lone surrogate") from None
         self._left -= len(text) + 2
         if self._left < 0:
             raise too_large(self._limit_bytes)
