@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from analemma.errors import Limit
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A field that may leave. Sizes are what it adds to the payload's JSON, name and separators included."""
 
     name: str
@@ -25,13 +23,12 @@ class Candidate:
     """Larger ones leave first; this is how much a byte of it counts (see `Temperatures`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Where each field goes, and an upper bound of what the payload takes."""
 
-    inline: frozenset[str]
-    pointed: frozenset[str]
-    grouped: frozenset[str]
+    inline: Set[str]
+    pointed: Set[str]
+    grouped: Set[str]
     size: int
 
 
@@ -75,7 +72,7 @@ def plan_payload(
             bytes=total,
             limit=limit_bytes,
         )
-    return Plan(frozenset(kept) - grouped, frozenset(pointed) - grouped, frozenset(grouped), total)
+    return Plan(kept.keys() - grouped, pointed.keys() - grouped, grouped, total)
 
 
 def _in_order(candidates: Iterable[Candidate], sizes: dict[str, int]) -> list[Candidate]:
@@ -84,34 +81,17 @@ def _in_order(candidates: Iterable[Candidate], sizes: dict[str, int]) -> list[Ca
     return sorted(chosen, key=lambda field: (not field.first, -sizes[field.name] * field.weight, field.name))
 
 
-# How often each field changes, as this process has seen it. It decides which of two fields leaves first, and nothing
-# else: forgetting it all costs a few bytes of writing.
-
-Temperature = Literal["hot", "warm", "cold"]
-
-HOT_RATE, COLD_RATE = 0.5, 0.1
 START_RATE = 0.3
-"""What is not known yet is warm."""
+"""How often a field changes of which nothing is known yet: neither often nor seldom."""
 MEMORY = 0.75
-"""How much of the rate an observation leaves: four quiet ones make a warm field cold, two changes make it hot."""
-WEIGHTS: dict[Temperature, float] = {"hot": 0.25, "warm": 1.0, "cold": 4.0}
-"""A byte of a cold field counts as four when the largest leave first, of a hot one as a quarter: what changes each time
-would be written to the store each time, what never changes is written there once."""
+"""How much of the rate an observation leaves: after four quiet ones a field changes seldom, after two changes often."""
 MOST_WORKFLOWS, MOST_FIELDS = 256, 1000
 
 
-def temperature(rate: float) -> Temperature:
-    """What a rate of change amounts to.
-
-    >>> [temperature(rate) for rate in (0.05, 0.3, 0.5)]
-    ['cold', 'warm', 'hot']
-    """
-    return "hot" if rate >= HOT_RATE else "cold" if rate <= COLD_RATE else "warm"
-
-
 class Temperatures:
-    """Rates of change per field of the workflows seen last. Safe to share between threads: what two of them observe at
-    once may count once."""
+    """How often each field of the workflows seen last changes, as this process has seen it. It decides which of two
+    fields leaves first, and nothing else: forgetting it all costs a few bytes of writing. Safe to share between
+    threads: what two of them observe at once may count once."""
 
     def __init__(self) -> None:
         self._workflows: OrderedDict[tuple[str, str], dict[str, tuple[int, float]]] = OrderedDict()
@@ -129,4 +109,14 @@ class Temperatures:
                 fields[name] = fingerprint, known[1] * MEMORY + (known[0] != fingerprint) * (1 - MEMORY)
             elif len(fields) < MOST_FIELDS:
                 fields[name] = fingerprint, START_RATE
-        return {name: WEIGHTS[temperature(rate)] for name, (_, rate) in fields.copy().items()}
+        return {name: weight(rate) for name, (_, rate) in fields.copy().items()}
+
+
+def weight(rate: float) -> float:
+    """What a byte of a field counts when the largest leave first: of a hot one, which would be written to the store
+    each time, a quarter, and of a cold one, which is written there once, four.
+
+    >>> [weight(rate) for rate in (0.05, 0.3, 0.5)]
+    [4.0, 1.0, 0.25]
+    """
+    return 0.25 if rate >= 0.5 else 4.0 if rate <= 0.1 else 1.0

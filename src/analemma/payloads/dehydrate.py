@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
 from analemma.bag.tracked import NotLoaded, Tracked
-from analemma.canon.build import LONGEST_KEY
+from analemma.canon.build import check_new_key
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
@@ -20,7 +20,7 @@ from analemma.payloads.budget import Candidate, Plan, Temperatures, plan_payload
 from analemma.payloads.fields import FieldPolicy
 from analemma.payloads.hydrate import HydratedState, LeasedTrees, StoredField, build_field
 from analemma.payloads.json import Encoded, encode_field, field_bytes, text_bytes
-from analemma.payloads.pointers import PAYLOAD_KEY, Note, Pointer, can_be_pointed, pointer_room
+from analemma.payloads.pointers import PAYLOAD_KEY, ROOM, ROOM_BYTES, Note, Pointer, can_be_pointed
 
 STATE_NAME_BYTES = 16
 DELETED_SHARE = 4
@@ -43,6 +43,7 @@ class Dehydration:
         self._leased = leased
         self._temperatures = temperatures
         self._policy = policy
+        self._is_control = policy.is_control
         self._note = note
         self._forced = forced
         self._values: dict[str, Any] = {}
@@ -60,7 +61,10 @@ class Dehydration:
     def run(self, state: Mapping[str, Any], source: object, *, delta: bool) -> dict[str, Any]:
         """The payload of a state; of a state that came from a payload, with `delta`, only what changed since."""
         said = self._collect(state, source, delta=delta)
-        _check_names(self._values)
+        for name in self._values:
+            if type(name) is not str:
+                raise Invalid(f"a state has a field named by a {type(name).__name__}", hint="field names are strings")
+            check_new_key(name, (name,))
         # What names the state, unless it has a name already.
         said.setdefault("state", self._context.entropy.random_bytes(STATE_NAME_BYTES).hex())
         self._note = replace(self._note, **said)
@@ -82,28 +86,23 @@ class Dehydration:
         """Take the fields that go out; what the note says of them."""
         if not isinstance(state, Mapping):
             raise Invalid(f"a state is a mapping of fields, not a {type(state).__name__}", hint="pass a dict")
-        if not isinstance(state, HydratedState):
-            if isinstance(state, Tracked):
-                return self._collect_bag(state, delta=delta)
-            self._values = dict(state)
-            return {}
-        origin, note = state.origin, self._note
+        origin, note = state.origin if isinstance(state, HydratedState) else None, self._note
         whose = (note.owner_id, note.workflow_id)
         if origin is None or origin.source is not source or (origin.owner_id, origin.workflow_id) != whose:
+            if not isinstance(state, HydratedState) and isinstance(state, Tracked):
+                return self._collect_bag(state, delta=delta)
             # Pointers of another workflow are worth nothing here, and neither is a delta against what is there.
             self._values = dict(state.items())
             return {}
+        assert isinstance(state, HydratedState)
         self._stored = origin.stored
         if delta:
             self._values, deleted = state.changes(self._tree)
             return {"deleted": deleted, "base": origin.state}
+        lazy = state.not_loaded()
         # What others wrote has no pointer of ours to go on with.
-        self._waiting = {
-            name
-            for name, lazy in state.not_loaded().items()
-            if origin.stored.get(name) is lazy and not self._policy.is_control(name)
-        }
-        state.load([name for name in state.not_loaded() if name not in self._waiting])
+        self._waiting = {name for name in lazy if self._stored.get(name) is lazy[name] and not self._is_control(name)}
+        state.load(lazy.keys() - self._waiting)
         self._values = {name: value for name, value in dict.items(state) if type(value) is not NotLoaded}
         return {}
 
@@ -121,7 +120,7 @@ class Dehydration:
         """A field as it may stand in the payload; None if it is too large for that."""
         if name not in self._json:
             policy = self._policy
-            limit_bytes = policy.limit_bytes if policy.is_control(name) else policy.field_bytes
+            limit_bytes = policy.limit_bytes if self._is_control(name) else policy.field_bytes
             self._json[name] = encode_field(name, self._values[name], self._context.trees.registry, limit_bytes)
         return self._json[name]
 
@@ -131,9 +130,7 @@ class Dehydration:
             self._trees[name] = build_field(self._context.trees, name, value)
         return self._trees[name]
 
-    def _kept_group(
-        self,
-    ) -> Pointer | None:
+    def _kept_group(self) -> Pointer | None:
         """The pointer to several fields that can stay as it is: all of them are there, and none was looked at. Fields
         of other groups are loaded."""
         groups: dict[LeaseId, list[str]] = {}
@@ -157,11 +154,12 @@ class Dehydration:
     def _plan(self, group: Pointer | None) -> Plan:
         policy = self._policy
         workflow = (self._note.owner_id, self._note.workflow_id)
-        fixed = field_bytes(PAYLOAD_KEY, text_bytes(self._room(group).to_json()))
+        note = replace(self._note, overflow=group, deleted=ROOM if self._leaving_names() else self._note.deleted)
+        fixed = field_bytes(PAYLOAD_KEY, text_bytes(note.to_json()))
         sizes: dict[str, int | None] = {}
         seen: dict[str, int] = {}
         for name in self._values:
-            if policy.is_control(name):
+            if self._is_control(name):
                 fixed += field_bytes(name, self._control(name).size)
                 continue
             small = None
@@ -176,7 +174,7 @@ class Dehydration:
             Candidate(
                 name,
                 size,
-                field_bytes(name, _POINTER_BYTES + text_bytes(name)) if can_be_pointed(name) else None,
+                field_bytes(name, ROOM_BYTES - len("null") + text_bytes(name)) if can_be_pointed(name) else None,
                 first=name in policy.data_fields,
                 weight=weights.get(name, 1.0),
             )
@@ -185,7 +183,7 @@ class Dehydration:
         return plan_payload(
             candidates,
             fixed_bytes=fixed,
-            group_bytes=len(', "overflow": ') + _POINTER_BYTES + len("null"),
+            group_bytes=len(', "overflow": ') + ROOM_BYTES,
             target_bytes=policy.target_bytes,
             limit_bytes=policy.limit_bytes,
         )
@@ -200,11 +198,6 @@ class Dehydration:
                 limit=self._policy.limit_bytes,
             )
         return made
-
-    def _room(self, group: Pointer | None) -> Note:
-        """The note as it will be, as far as its size goes."""
-        note = replace(self._note, overflow=group)
-        return replace(note, deleted=_ROOM) if self._leaving_names() else note
 
     def _leaving_names(self) -> list[str]:
         """The names of deleted fields, if they take so much that they leave."""
@@ -229,7 +222,7 @@ class Dehydration:
         for name in [*self._values, *sorted(self._waiting)]:
             if name in plan.pointed:
                 payload[name] = self._point(name).to_json()
-            elif name in plan.inline or self._policy.is_control(name):
+            elif name in plan.inline or self._is_control(name):
                 made_json = self._json_of(name)
                 assert made_json is not None
                 payload[name] = made_json.json
@@ -278,22 +271,3 @@ class Dehydration:
             context.blocks.give_up(prepared.uploads, exc)
             raise
         context.blocks.remember(blocks)
-
-
-_POINTER_BYTES = text_bytes(pointer_room("")) - len('""')
-"""What a pointer takes at most, without the name in it."""
-_ROOM = Pointer(BlockId(bytes(32)), 10**13 - 1, None, LeaseId(bytes(LEASE_ID_BYTES)))
-
-
-def _check_names(names: Iterable[Any]) -> None:
-    """Raise Invalid unless fields can be stored under each of these names."""
-    for name in names:
-        if type(name) is not str:
-            raise Invalid(f"a state has a field named by a {type(name).__name__}", hint="field names are strings")
-        if not name.isascii() or len(name) > LONGEST_KEY:
-            try:
-                size = len(name.encode())
-            except UnicodeEncodeError:
-                raise Invalid("a field's name is not valid Unicode", hint="remove the lone surrogate") from None
-            if size > LONGEST_KEY:
-                raise Invalid(f"a field's name takes {size} bytes", hint=f"the limit is {LONGEST_KEY}")

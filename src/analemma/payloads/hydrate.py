@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from analemma.bag.changes import packed_form
-from analemma.bag.tracked import Base, NotLoaded, never_changes, plain_copy
+from analemma.bag.tracked import Base, NotLoaded, never_changes, plain_copy, resolve
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.canon.nodes import Wire, encode
 from analemma.canon.pointer import format_pointer
 from analemma.canon.read import Nodes, container_kind
 from analemma.canon.trees import Edited, Operation, Trees
-from analemma.catalog.kernel.payloads import Leases, released
+from analemma.catalog.kernel.payloads import Lease, LeaseId, Leases, released
 from analemma.context import Context
 from analemma.errors import Corrupt, Invalid
 from analemma.machine import reader_count
@@ -44,11 +44,6 @@ class StoredField:
         """About how much there is to load."""
         return self.pointer.size_bytes
 
-    @property
-    def form(self) -> bytes:
-        """What tells whether a value is still the one that is there."""
-        return bytes(encode(self.wire)) if self.grouped else bytes(self.pointer.hash)
-
 
 class LeasedTrees(Base):
     """The base of hydrated states: the trees behind one tenant's pointers. Leases keep them, and not a version, so
@@ -62,16 +57,24 @@ class LeasedTrees(Base):
     def values(self, wires: Sequence[Wire]) -> list[Any]:
         """The values of these fields, in several threads, each with its share of the bytes; the descents into all of
         a share read together."""
-        stored = [number for number, lazy in enumerate(wires) if isinstance(lazy, StoredField)]
-        shares = share_out([wires[number].size_bytes for number in stored], reader_count())
-        found: dict[int, Any] = {}
-        with ThreadPoolExecutor(len(shares) or 1, thread_name_prefix="analemma-hydrate") as executor:
+        found = {number: lazy.load() for number, lazy in enumerate(wires) if not isinstance(lazy, StoredField)}
+        stored = [number for number in range(len(wires)) if number not in found]
+        stored.sort(key=lambda number: -wires[number].size_bytes)
+        workers = min(reader_count(), len(stored))
+        shares = [stored[start::workers] for start in range(workers)]
+        with ThreadPoolExecutor(workers or 1, thread_name_prefix="analemma-hydrate") as executor:
             # A lone share needs no thread, and most loads are of one field.
-            run = executor.map if len(shares) > 1 else map
-            parts = [[stored[number] for number in share] for share in shares]
-            for numbers, values in zip(parts, run(lambda of: self._read([wires[n] for n in of]), parts), strict=True):
-                found.update(zip(numbers, values, strict=True))
-        return [found[number] if number in found else lazy.load() for number, lazy in enumerate(wires)]
+            run = executor.map if workers > 1 else map
+            for share, values in zip(shares, run(lambda of: self._read([wires[n] for n in of]), shares), strict=True):
+                found.update(zip(share, values, strict=True))
+        return [found[number] for number in range(len(wires))]
+
+    def use(self, pointers: Sequence[Pointer], owner_id: str | None, workflow_id: str | None) -> dict[LeaseId, Lease]:
+        """The leases of these pointers, from now on in use; Denied unless all of them are good."""
+        leases = self.leases.use([pointer.lease for pointer in pointers])
+        for pointer in pointers:
+            pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
+        return leases
 
     def fields_of(self, pointer: Pointer, execution: str) -> dict[str, StoredField]:
         """The fields of a tree that holds several, without those parts of them that have trees of their own."""
@@ -114,22 +117,6 @@ class LeasedTrees(Base):
             raise
 
 
-def share_out(sizes: Sequence[int], workers: int) -> list[list[int]]:
-    """Numbers of things divided among workers so that each has about the same to do: the largest first, each to
-    whoever has least.
-
-    >>> share_out([5, 1, 4, 1], 2)
-    [[0, 3], [2, 1]]
-    """
-    shares: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
-    loads = [0] * len(shares)
-    for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
-        least = loads.index(min(loads))
-        shares[least].append(number)
-        loads[least] += sizes[number] + 1
-    return shares
-
-
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """The event that a state came from, checked: what the state's changes are relative to."""
@@ -143,11 +130,14 @@ class Arrival:
     execution_id: str | None
     state: str
     """What names the state: a delta says by it what it was made from."""
-    forms: Mapping[str, bytes | None]
-    """Per field what tells whether its value is still the same: of one with a tree of its own the root, of all others
-    the stored form; None where that is not known."""
-    stored: Mapping[str, StoredField]
-    """Per field where its value was in the store."""
+    fields: Mapping[str, StoredField | bytes | None]
+    """What tells of each field whether its value is still the same: where it was in the store, else its stored form;
+    None where that is not known."""
+
+    @property
+    def stored(self) -> dict[str, StoredField]:
+        """Where the fields' values were in the store."""
+        return {name: each for name, each in self.fields.items() if isinstance(each, StoredField)}
 
 
 class HydratedState(TrackedDict):
@@ -171,11 +161,8 @@ class HydratedState(TrackedDict):
     def load(self, names: Iterable[str] | None = None) -> Any:
         """Load these fields, or all, in few reads; those that are here or do not exist cost nothing. Gives itself
         back."""
-        wanted = list(dict.keys(self)) if names is None else names
-        waiting = {name: found for name in wanted if type(found := dict.get(self, name)) is NotLoaded}
-        if waiting:
-            values = self._base.values([found.wire for found in waiting.values()])
-            dict.update(self, zip(waiting, values, strict=True))
+        wanted = dict.fromkeys(list(dict.keys(self)) if names is None else names)
+        resolve([(self, name, found) for name in wanted if type(found := dict.get(self, name)) is NotLoaded])
         return self
 
     def not_loaded(self) -> dict[str, StoredField | ForeignField]:
@@ -199,16 +186,18 @@ class HydratedState(TrackedDict):
         build = build or partial(build_field, trees)
 
         def is_same(name: str, value: Any) -> bool:
-            known, lazy = origin.forms.get(name), origin.stored.get(name)
+            known = origin.fields.get(name)
             if known is None or (name not in self._originals and never_changes(value)):
                 return known is not None
-            if lazy is not None and not lazy.grouped:
-                return bytes(build(name, value).root.id) == known
+            if isinstance(known, StoredField):
+                if not known.grouped:
+                    return build(name, value).root.id == known.pointer.hash
+                known = encode(known.wire)
             return packed_form(value, trees.registry, (name,)) == known
 
         here = {name: value for name, value in dict.items(self) if type(value) is not NotLoaded}
         changed = {name: value for name, value in here.items() if not is_same(name, value)}
-        return changed, tuple(name for name in origin.forms if name not in self)
+        return changed, tuple(name for name in origin.fields if name not in self)
 
     def __repr__(self) -> str:
         shown = {name: f"<not loaded, {lazy.size_bytes} bytes>" for name, lazy in self.not_loaded().items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -32,8 +32,9 @@ from analemma.payloads.pointers import (
 )
 from analemma.payloads.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
 from analemma.payloads.routing import ReadRouter, pick
-from analemma.state.arguments import check_name, check_segment, check_unicode, field_path
+from analemma.state.arguments import check_name, check_segment
 from analemma.state.kernel import Kernel
+from analemma.state.load import path_of
 
 T = TypeVar("T")
 
@@ -158,10 +159,7 @@ class Payloads:
         part, whichever is likely to be faster. Fields that are not there are left out."""
         if isinstance(fields, str):
             raise Invalid("fields is one string", hint="pass a list of names or pointers")
-        names = list(fields)
-        for name in names:
-            check_unicode(name, "path")
-        paths = {name: field_path(name) for name in names}
+        paths = {name: path_of(name) for name in fields}
         wanted = len({path[:1] for path in paths.values()})
         trees = self._context.trees
         if isinstance(source, str):
@@ -177,8 +175,7 @@ class Payloads:
             )
         else:
             pointer = parse_pointer_form(dict(source), source.get("field_name"))
-            leases = self._leased.leases.use([pointer.lease])
-            pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
+            self._leased.use([pointer], owner_id, workflow_id)
             size, top = pointer.size_bytes, pointer.hash
             guarded = partial(self._leased.guarded, pointer)
             total = guarded(lambda: Nodes(trees.fetch).get(top).length)
@@ -186,13 +183,11 @@ class Payloads:
         started = self._context.clock.monotonic()
         if route == "whole":
             value = guarded(lambda: trees.read(top))
-            found = {name: pick(value, path) for name, path in paths.items()}
-            found = {name: part for name, part in found.items() if part is not MISSING}
+            read: Mapping[Any, Any] = {path: pick(value, path) for path in paths.values()}
         else:
             read = guarded(lambda: trees.get_many(top, paths.values()))
-            found = {name: read[path] for name, path in paths.items() if path in read}
         self.router.measured(route, started)
-        return found
+        return {name: read[path] for name, path in paths.items() if read.get(path, MISSING) is not MISSING}
 
     def filter_event_payload(
         self,
@@ -211,7 +206,7 @@ class Payloads:
             if type(name) is not str:
                 raise Invalid(f"the event has a key of type {type(name).__name__}", hint="keys are strings")
         visible = visible_fields(segment_config, security_ring, policy)
-        sizes = {name: field_bytes(name, self._size(name, value)) for name, value in event.items()}
+        before = self._bytes_of(event)
         kept = self._visible_part(event, visible)
         removed_inside: list[str] = []
         for name in self._wrappers_of(event):
@@ -221,8 +216,7 @@ class Payloads:
             if inside:
                 kept[name] = inside
         removed = [name for name in event if name not in kept and name != PAYLOAD_KEY] + removed_inside
-        after = sum(field_bytes(name, self._size(name, value)) for name, value in kept.items())
-        return FilteredEvent(kept, FilterReport(security_ring, sum(sizes.values()), after, tuple(removed)))
+        return FilteredEvent(kept, FilterReport(security_ring, before, self._bytes_of(kept), tuple(removed)))
 
     def _visible_part(self, event: Mapping[str, Any], visible: frozenset[str]) -> dict[str, Any]:
         kept = {name: value for name, value in event.items() if name in visible and name != PAYLOAD_KEY}
@@ -263,19 +257,22 @@ class Payloads:
         said = replace(note, overflow=None, deleted=shown)
         return {PAYLOAD_KEY: said.to_json(), **kept}
 
-    def _size(self, name: str, value: Any) -> int:
-        """How many bytes a field's value takes as JSON; Limit if it is more than an event may have."""
-        try:
-            size = text_bytes(value)
-        except ValueError:
-            # It contains itself.
-            raise too_large(self._event_bytes) from None
-        except (TypeError, RecursionError):
-            made = encode_field(name, value, self._context.trees.registry, self._event_bytes)
-            return self._event_bytes if made is None else made.size
-        if size > self._event_bytes:
-            raise too_large(self._event_bytes)
-        return size
+    def _bytes_of(self, event: Mapping[str, Any]) -> int:
+        """How many bytes the fields of an event take as JSON; Limit if one takes more than an event may have."""
+        total, limit_bytes = 0, self._event_bytes
+        for name, value in event.items():
+            try:
+                size = text_bytes(value)
+            except ValueError:
+                # It contains itself.
+                raise too_large(limit_bytes) from None
+            except (TypeError, RecursionError):
+                made = encode_field(name, value, self._context.trees.registry, limit_bytes)
+                size = limit_bytes if made is None else made.size
+            if size > limit_bytes:
+                raise too_large(limit_bytes)
+            total += field_bytes(name, size)
+        return total
 
     def _arrive(
         self, event: Any, skip: frozenset[str], owner_id: str | None, workflow_id: str | None, has_base: bool
@@ -293,9 +290,9 @@ class Payloads:
         execution = note.execution_id if note else said_by(event, "execution_id") or said_by(outer, "execution_id")
         trees = self._context.trees
         decoder = Decoder(trees.registry, trees.unknown, limit_bytes=self._event_bytes)
-        fields: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        fields: dict[str, StoredField | bytes | None] = {}
         pointers: dict[str, Pointer] = {}
-        forms: dict[str, bytes | None] = {}
         for name, value in event.items():
             if type(name) is not str:
                 raise Invalid(f"the event has a key of type {type(name).__name__}", hint="keys are strings")
@@ -304,23 +301,20 @@ class Payloads:
             if is_pointer(value):
                 pointers[name] = parse_pointer_form(value, name)
             elif self._foreign.recognise(value):
-                fields[name] = NotLoaded(self._foreign.field(name, value))
-                forms[name] = None
+                values[name] = NotLoaded(self._foreign.field(name, value))
+                fields[name] = None
             else:
-                fields[name] = decoder.decode(name, value)
-                forms[name] = packed_form(fields[name], trees.registry, (name,))
+                values[name] = decoder.decode(name, value)
+                fields[name] = packed_form(values[name], trees.registry, (name,))
         if note is not None and note.delta and not has_base:
             raise Invalid("the event is a delta", hint="pass the event that it was made from as `base`")
-        stored = self._stored(pointers, note, owner, workflow)
-        for name in stored.keys() & fields.keys():
-            raise Invalid(f"field {name!r} is in the event twice", hint="pass payloads on as they came")
-        stored = {name: lazy for name, lazy in stored.items() if name not in skip}
-        fields |= {name: NotLoaded(lazy) for name, lazy in stored.items()}
-        forms |= {name: lazy.form for name, lazy in stored.items()}
+        for name, lazy in self._stored(pointers, note, owner, workflow):
+            if name in fields:
+                raise Invalid(f"field {name!r} is in the event twice", hint="pass payloads on as they came")
+            if name not in skip:
+                values[name], fields[name] = NotLoaded(lazy), lazy
         named = note.state if note is not None and note.state is not None else self._name_of(event)
-        return HydratedState(
-            fields, Arrival(self, self._leased, note, owner, workflow, execution, named, forms, stored)
-        )
+        return HydratedState(values, Arrival(self, self._leased, note, owner, workflow, execution, named, fields))
 
     def _name_of(self, event: dict[str, Any]) -> str:
         """An event that we did not write is named by what it holds; one that is no JSON like no other."""
@@ -331,7 +325,7 @@ class Payloads:
 
     def _stored(
         self, pointers: Mapping[str, Pointer], note: Note | None, owner_id: str | None, workflow_id: str | None
-    ) -> dict[str, StoredField]:
+    ) -> Iterator[tuple[str, StoredField]]:
         """Where an event's fields are in the store, if all its pointers are good."""
         overflow = note.overflow if note else None
         asked = [*pointers.values(), *([overflow] if overflow else [])]
@@ -342,16 +336,11 @@ class Payloads:
                 "the event has pointers, and nothing says whose they are",
                 hint="pass owner_id and workflow_id, or send ownerId and workflowId in the event",
             )
-        leases = self._leased.leases.use([pointer.lease for pointer in asked])
-        for pointer in asked:
-            pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
-        stored = {name: StoredField(pointer, leases[pointer.lease].execution) for name, pointer in pointers.items()}
+        leases = self._leased.use(asked, owner_id, workflow_id)
+        for name, pointer in pointers.items():
+            yield name, StoredField(pointer, leases[pointer.lease].execution)
         if overflow is not None:
-            together = self._leased.fields_of(overflow, leases[overflow.lease].execution)
-            for name in together.keys() & stored.keys():
-                raise Invalid(f"field {name!r} is in the event twice", hint="pass payloads on as they came")
-            stored |= together
-        return stored
+            yield from self._leased.fields_of(overflow, leases[overflow.lease].execution).items()
 
     def _merged(self, under: HydratedState, over: HydratedState, skip: frozenset[str]) -> HydratedState:
         """A delta's fields in place of those of its base, without those that it deletes. The base's fields keep their
@@ -364,9 +353,8 @@ class Payloads:
         def merged(base: Mapping[str, T], changed: Mapping[str, T]) -> dict[str, T]:
             return {name: value for name, value in base.items() if name not in gone} | dict(changed)
 
-        fields = merged(dict(dict.items(under)), dict(dict.items(over)))
-        origin = replace(above, forms=merged(below.forms, above.forms), stored=merged(below.stored, above.stored))
-        return HydratedState(fields, origin)
+        values = merged(dict(dict.items(under)), dict(dict.items(over)))
+        return HydratedState(values, replace(above, fields=merged(below.fields, above.fields)))
 
 
 def _arrival(state: HydratedState) -> Arrival:

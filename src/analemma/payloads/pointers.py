@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.kernel.payloads import Lease, LeaseId
+from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, Lease, LeaseId
 from analemma.errors import Denied, Invalid
-from analemma.payloads.json import POINTER_KEY
+from analemma.payloads.json import POINTER_KEY, text_bytes
 
 PAYLOAD_KEY = "__payload__"
 """The field of a payload that is not the user's. A user's field of this name is left in the store."""
@@ -24,9 +24,10 @@ SIZE_DIGITS = 13
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _LEASE = re.compile(r"[0-9a-f]{32}")
-_POINTER_KEYS = {POINTER_KEY, "hash", "size_bytes", "field_name", "lease"}
+_POINTER_KEYS = dict.fromkeys((POINTER_KEY, "hash", "size_bytes", "field_name", "lease"))
 _NOTE_KEYS = {"version", "owner_id", "workflow_id", "execution_id"}
-_NOTE_MORE = {"segment_id", "overflow", "state", "delta", "deleted", "base"}
+_DELTA_KEYS = {"delta", "deleted", "base"}
+_NOTE_MORE = {"segment_id", "overflow", "state", *_DELTA_KEYS}
 _STATE = re.compile(r"[0-9a-f]{32}|[0-9a-f]{64}")
 
 
@@ -82,20 +83,20 @@ def is_pointer(value: Any) -> bool:
 def parse_pointer_form(value: Any, place: str | None) -> Pointer:
     """The pointer that stands at a field, or (None) in the note; Invalid if it is not one that we write, Denied if it
     was made for another field."""
-    if type(value) is not dict or set(value) != _POINTER_KEYS:
+    if type(value) is not dict or value.keys() != _POINTER_KEYS.keys():
         raise _malformed(place, "does not have exactly the keys of a pointer")
-    version, hash_, size = value[POINTER_KEY], value["hash"], value["size_bytes"]
-    field, lease = value["field_name"], value["lease"]
-    if type(version) is not int or version != POINTER_VERSION:
-        raise _malformed(place, f"is of version {_short(version)}, and this program reads version {POINTER_VERSION}")
-    if type(hash_) is not str or _HASH.fullmatch(hash_) is None:
-        raise _malformed(place, "has no hash of 64 hexadecimal digits")
-    if type(lease) is not str or _LEASE.fullmatch(lease) is None:
-        raise _malformed(place, "has no lease of 32 hexadecimal digits")
-    if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
-        raise _malformed(place, "has no size")
-    if field is not None and type(field) is not str:
-        raise _malformed(place, "has no field name")
+    version, hash_, size, field, lease = [value[key] for key in _POINTER_KEYS]
+    is_right = {
+        f"is of version {_short(version)}, and this program reads version {POINTER_VERSION}": (
+            type(version) is int and version == POINTER_VERSION
+        ),
+        "has no hash of 64 hexadecimal digits": _matches(_HASH, hash_),
+        "has no lease of 32 hexadecimal digits": _matches(_LEASE, lease),
+        "has no size": type(size) is int and 0 <= size <= LARGEST_SIZE,
+        "has no field name": field is None or type(field) is str,
+    }
+    for wrong in [what for what, right in is_right.items() if not right]:
+        raise _malformed(place, wrong)
     if field != place:
         raise Denied(f"the pointer {shown(place)} was made for another field", hint="pass pointers on as they came")
     return Pointer(BlockId(bytes.fromhex(hash_)), size, field, LeaseId(bytes.fromhex(lease)))
@@ -125,23 +126,18 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a payload."""
-        made: dict[str, Any] = {
+        deleted = self.deleted.to_json() if isinstance(self.deleted, Pointer) else list(self.deleted)
+        made = {
             "version": PAYLOAD_VERSION,
             "owner_id": self.owner_id,
             "workflow_id": self.workflow_id,
             "execution_id": self.execution_id,
+            "segment_id": self.segment_id,
+            "overflow": None if self.overflow is None else self.overflow.to_json(),
+            "state": self.state,
+            **({"delta": True, "base": self.base, "deleted": deleted} if self.delta else {}),
         }
-        if self.segment_id is not None:
-            made["segment_id"] = self.segment_id
-        if self.overflow is not None:
-            made["overflow"] = self.overflow.to_json()
-        if self.state is not None:
-            made["state"] = self.state
-        if self.base is not None:
-            made["delta"] = True
-            made["base"] = self.base
-            made["deleted"] = self.deleted.to_json() if isinstance(self.deleted, Pointer) else list(self.deleted)
-        return made
+        return {key: said for key, said in made.items() if said is not None}
 
 
 def parse_note(value: Any) -> Note:
@@ -152,26 +148,19 @@ def parse_note(value: Any) -> Note:
         version = _short(value["version"])
         raise _bad_note(f"is of version {version}, and this program reads version {PAYLOAD_VERSION}")
     names = [value[key] for key in ("owner_id", "workflow_id", "execution_id")]
-    if not all(type(name) is str and name for name in names):
-        raise _bad_note("does not say whose it is")
-    segment = value.get("segment_id")
-    if segment is not None and type(segment) is not int:
-        raise _bad_note("has a segment that is no number")
-    if ("delta" in value and value["delta"] is not True) or len({"delta", "deleted", "base"} & set(value)) not in (
-        0,
-        3,
-    ):
-        raise _bad_note("is half a delta")
-    for key in ("state", "base"):
-        if key in value and (type(value[key]) is not str or _STATE.fullmatch(value[key]) is None):
-            raise _bad_note(f"has a {key} that names no state")
+    segment, deleted = value.get("segment_id"), value.get("deleted", [])
+    is_right = {
+        "does not say whose it is": all(type(name) is str and name for name in names),
+        "has a segment that is no number": segment is None or type(segment) is int,
+        "is half a delta": value.get("delta", True) is True and len(_DELTA_KEYS & set(value)) in (0, 3),
+        "has a state that names no state": "state" not in value or _matches(_STATE, value["state"]),
+        "has a base that names no state": "base" not in value or _matches(_STATE, value["base"]),
+    }
+    for wrong in [what for what, right in is_right.items() if not right]:
+        raise _bad_note(wrong)
     overflow = parse_pointer_form(value["overflow"], None) if "overflow" in value else None
-    deleted: tuple[str, ...] | Pointer = ()
-    if is_pointer(value.get("deleted")):
-        deleted = parse_pointer_form(value["deleted"], None)
-    elif "deleted" in value:
-        deleted = check_names(value["deleted"])
-    return Note(names[0], names[1], names[2], segment, overflow, value.get("state"), value.get("base"), deleted)
+    gone = parse_pointer_form(deleted, None) if is_pointer(deleted) else check_names(deleted)
+    return Note(names[0], names[1], names[2], segment, overflow, value.get("state"), value.get("base"), gone)
 
 
 def check_names(value: Any) -> tuple[str, ...]:
@@ -181,9 +170,9 @@ def check_names(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def pointer_room(field_name: str | None) -> dict[str, Any]:
-    """A pointer as large as any for this field, to plan with before there is one."""
-    return Pointer(BlockId(bytes(32)), 10**SIZE_DIGITS - 1, field_name, LeaseId(bytes(16))).to_json()
+ROOM = Pointer(BlockId(bytes(32)), 10**SIZE_DIGITS - 1, None, LeaseId(bytes(LEASE_ID_BYTES)))
+"""As large as any pointer, but for the name in it: to plan with before there is one."""
+ROOM_BYTES = text_bytes(ROOM.to_json())
 
 
 def can_be_pointed(name: str) -> bool:
@@ -204,6 +193,10 @@ def shown(field: str | None) -> str:
     if field is None:
         return f"in {PAYLOAD_KEY}"
     return f"of field {field[:80]!r}"
+
+
+def _matches(pattern: re.Pattern[str], value: Any) -> bool:
+    return type(value) is str and pattern.fullmatch(value) is not None
 
 
 def _short(value: Any) -> str:

@@ -32,7 +32,8 @@ class ReadRouter:
         self._clock = clock
         self._lock = threading.Lock()
         self._adjusted_at = clock.monotonic()
-        self._took_s: dict[Route, list[float]] = {"whole": [], "partial": []}
+        self._took: dict[Route, tuple[float, int]] = {}
+        """How long the reads of this hour took together, and how many there were."""
         self.small_bytes = SMALL_BYTES
         """What counts as small now."""
         self.counts: dict[Route, int] = {"whole": 0, "partial": 0}
@@ -43,27 +44,21 @@ class ReadRouter:
         if not auto_routing:
             return "whole" if size_bytes < SMALL_BYTES else "partial"
         share = wanted / max(total, 1)
-        if size_bytes < self._adjusted() or share > MOST_SHARE:
+        if size_bytes < self.small_bytes or share > MOST_SHARE:
             return "whole"
         return "partial" if share < LEAST_SHARE or size_bytes >= MIDDLE_BYTES else "whole"
 
     def measured(self, route: Route, started: float) -> None:
         """Take note of a read that began at this moment of the clock and has ended now."""
         with self._lock:
+            now = self._clock.monotonic()
             self.counts[route] += 1
-            # Only the mean is asked for, and a sum and a count are all that it takes.
-            total_s, count = self._took_s[route] or (0.0, 0)
-            self._took_s[route] = [total_s + self._clock.monotonic() - started, count + 1]
-
-    def _adjusted(self) -> int:
-        with self._lock:
-            if self._clock.monotonic() - self._adjusted_at >= ADJUST_EVERY_S:
-                self._adjusted_at = self._clock.monotonic()
-                if all(self._took_s.values()):
-                    whole_s, partial_s = [total_s / count for total_s, count in self._took_s.values()]
-                    self.small_bytes = SLOW_SMALL_BYTES if partial_s > SLOW_FACTOR * whole_s else SMALL_BYTES
-                    self._took_s = {"whole": [], "partial": []}
-            return self.small_bytes
+            total_s, count = self._took.get(route, (0.0, 0))
+            self._took[route] = total_s + now - started, count + 1
+            if now - self._adjusted_at >= ADJUST_EVERY_S and len(self._took) == 2:
+                whole_s, partial_s = [self._took[each][0] / self._took[each][1] for each in self.counts]
+                self.small_bytes = SLOW_SMALL_BYTES if partial_s > SLOW_FACTOR * whole_s else SMALL_BYTES
+                self._adjusted_at, self._took = now, {}
 
 
 def pick(value: Any, path: Path) -> Any:
