@@ -328,13 +328,6 @@ class Pin(Ref):
         return self.text
 
 
-class ExpiringVersion(NamedTuple):
-    """A version that is to go: not another one of its number, as a branch may have been removed and begun again."""
-
-    version: int
-    id: BlockId
-
-
 Noting = Literal["append_record", "put_ref", "drop_ref", "put_decision", "expire_versions"]
 """What a record does beside being there, most to the version that it names:
 
@@ -342,7 +335,7 @@ Noting = Literal["append_record", "put_ref", "drop_ref", "put_decision", "expire
   pin, which may be there already.
 - `drop_ref`: the tag or the pin `name`, which is still on the one version in `left`, goes.
 - `put_decision`: the newest decision on it, which is of this `version`, by which it is found.
-- `expire_versions`: removes the `expired` versions of the branch (`ExpiringVersion`), all or none: none that is the
+- `expire_versions`: removes the `expired` versions of the branch (`Version`), all or none: none that is the
   head, tagged or pinned by now.
 """
 

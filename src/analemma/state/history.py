@@ -94,26 +94,17 @@ def history(
     return versions
 
 
-def walk(
-    kernel: Kernel,
-    key: BranchKey,
-    *,
-    execution_id: str | None = None,
-    segment_id: int | None = None,
-    since: dt.datetime | None = None,
-    until: dt.datetime | None = None,
-    decision: Verdict | None = None,
-) -> Iterator[Version]:
-    """The same versions, across forks, one after the other: whoever stops early has read no more than a page too many.
-    NotFound at once if there is no such branch."""
-    filters = _filters(execution_id, segment_id, since, until, decision)
+def walk(kernel: Kernel, key: BranchKey, **chosen: Any) -> Iterator[Version]:
+    """The same versions, across forks, one after the other, chosen alike: whoever stops early has read no more than a
+    page too many. NotFound at once if there is no such branch."""
+    filters = _filters(**chosen)
     kernel._commits.head(key)
     return _rows_of(kernel, line_of(kernel, key), PAGE, **filters)
 
 
 def _filters(
-    execution: str | None,
-    segment: int | None,
+    execution_id: str | None,
+    segment_id: int | None,
     since: dt.datetime | None,
     until: dt.datetime | None,
     decision: Verdict | None,
@@ -122,8 +113,8 @@ def _filters(
     if decision is not None:
         check_verdict(decision)
     return {
-        "execution": None if execution is None else check_name(execution, "execution"),
-        "segment": None if segment is None else check_segment(segment),
+        "execution": None if execution_id is None else check_name(execution_id, "execution"),
+        "segment": None if segment_id is None else check_segment(segment_id),
         "since_us": _microseconds(since, "since"),
         "until_us": _microseconds(until, "until"),
         "decision": decision,

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import orjson
 
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes
 from analemma.catalog.langgraph.threads import CheckpointRow
-from analemma.catalog.port import BranchKey, ExpiringVersion, Pin, Tag, Version
+from analemma.catalog.port import BranchKey, Pin, Tag, Version
 from analemma.clock import attempts
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, place
@@ -217,15 +217,23 @@ def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionPolicy, now_us
     versions = list(kernel._catalog.every_version(kernel._tenant, key))
     rows = list(kernel._catalog.threads(kernel._tenant, key.owner).every(key.workflow, key.branch))
     own = {version.id for version in versions}
-    keeping = [
-        Rule("head", lambda row: row.id == head.manifest),
-        Rule("tagged", lambda row: row.id in tagged),
-        Rule("pinned", lambda row: row.id in pinned),
-        Rule("running", lambda row: row.execution in running),
-        Rule("resumable", lambda row: row.id in resumable),
+    rules: list[Rule] = [
+        ("head", lambda row: row.id == head.manifest),
+        ("tagged", lambda row: row.id in tagged),
+        ("pinned", lambda row: row.id in pinned),
+        ("running", lambda row: row.execution in running),
+        ("resumable", lambda row: row.id in resumable),
         *_rules(policy, now_us),
     ]
-    plan = plan_expiry([*versions, *_others(kernel, rows, own)], keeping)
+    expired: list[Version] = []
+    kept: list[Kept] = []
+    for row in [*versions, *_others(kernel, rows, own)]:
+        reasons = tuple([reason for reason, keeps in rules if keeps(row)])
+        if reasons:
+            kept.append(Kept(row, reasons))
+        else:
+            expired.append(row)
+    plan = ExpiryPlan(tuple(expired), tuple(kept))
     return _without_checkpoints(kernel, plan, rows, own, head.manifest) if rows else plan
 
 
@@ -278,12 +286,8 @@ def expire_batch(kernel: Kernel, key: BranchKey, batch: tuple[Version, ...]) -> 
 
     A commit in between is no reason to plan anew: a rule that lets a version go still does so when there are newer
     versions."""
-    facts = {
-        "manifests": [version.manifest_id for version in batch],
-        "versions": [version.version for version in batch],
-    }
-    expired = [ExpiringVersion(each.version, each.id) for each in batch]
-    note = Note(EXPIRED, None, facts, "expire_versions", {"expired": expired})
+    facts = {"manifests": [row.manifest_id for row in batch], "versions": [row.version for row in batch]}
+    note = Note(EXPIRED, None, facts, "expire_versions", {"expired": batch})
     kernel._commits.record(key, lambda _: note, again_on_conflict=False)
 
 
@@ -293,44 +297,27 @@ def _check_time(now_us: int) -> int:
     return now_us
 
 
-class Rule(NamedTuple):
-    """Why a version stays."""
-
-    reason: str
-    keeps: Callable[[Version], bool]
-    """Asked of each version in turn, the newest first."""
-
-
-def plan_expiry(versions: Iterable[Version], rules: Sequence[Rule]) -> ExpiryPlan:
-    """Which of these versions, given newest first, no rule keeps. Decides; changes nothing."""
-    expired: list[Version] = []
-    kept: list[Kept] = []
-    for row in versions:
-        reasons = tuple([rule.reason for rule in rules if rule.keeps(row)])
-        if reasons:
-            kept.append(Kept(row, reasons))
-        else:
-            expired.append(row)
-    return ExpiryPlan(tuple(expired), tuple(kept))
+Rule = tuple[str, Callable[[Version], bool]]
+"""Why versions stay, and what tells whether one does: asked of each in turn, the newest first."""
 
 
 def _rules(policy: RetentionPolicy, now_us: int) -> Iterator[Rule]:
     """Those of a policy."""
     if not any(asdict(policy).values()):
-        yield Rule("no rule", lambda row: True)
+        yield "no rule", lambda row: True
     if policy.keep_last is not None:
-        places = count()
-        last = policy.keep_last
-        yield Rule("last", lambda row: next(places) < last)  # guard: retention.last
+        places, last = count(), policy.keep_last
+        yield "last", lambda row: next(places) < last  # guard: retention.last
     if policy.keep_newer_than_s is not None:
         since_us = now_us - policy.keep_newer_than_s * SECOND_US
-        yield Rule("newer", lambda row: row.created_at_us > since_us)
-    if policy.keep_hourly is not None:
-        yield Rule("hourly", _newest_of_each(HOUR_US, policy.keep_hourly))
-    if policy.keep_daily is not None:
-        yield Rule("daily", _newest_of_each(DAY_US, policy.keep_daily))
-    if policy.keep_weekly is not None:
-        yield Rule("weekly", _newest_of_each(WEEK_US, policy.keep_weekly))
+        yield "newer", lambda row: row.created_at_us > since_us
+    for period, length_us, most in (
+        ("hourly", HOUR_US, policy.keep_hourly),
+        ("daily", DAY_US, policy.keep_daily),
+        ("weekly", WEEK_US, policy.keep_weekly),
+    ):
+        if most is not None:
+            yield period, _newest_of_each(length_us, most)
 
 
 def _newest_of_each(length_us: int, most: int) -> Callable[[Version], bool]:

@@ -78,27 +78,21 @@ def rollback_to_version(
     one; Corrupt, with nothing changed, if any of it is damaged. With `previous_manifest_id`, such as a preview's,
     the head must still be that manifest, or HeadMoved is raised and nothing changes."""
     key = branch_key(owner_id, workflow_id, branch)
+    act = plan_rollback if preview else roll_back
     target = kernel._version_row(key, version)
-    if preview:
-        return plan_rollback(kernel, key, target, previous_manifest_id=previous_manifest_id, deep=deep)
-    return roll_back(kernel, key, target, previous_manifest_id=previous_manifest_id, deep=deep)
+    return act(kernel, key, target, previous_manifest_id=previous_manifest_id, deep=deep)
 
 
 def plan_rollback(
     kernel: Kernel, key: BranchKey, target: Version, *, previous_manifest_id: str | None, deep: bool
 ) -> Rollback:
     """What going back to a version, of any branch, would change."""
-    expected = CURRENT_HEAD if previous_manifest_id is None else parse_block_id(previous_manifest_id)
+    expected = None if previous_manifest_id is None else parse_block_id(previous_manifest_id)
     _check_whole(kernel, key, target, deep=deep)
     head = kernel._commits.head(key)
-    if previous_manifest_id not in (None, head.manifest.hex()):
-        raise HeadMoved(
-            f"{place(key)} has moved on: it is at version {head.version}",
-            hint="reload and retry",
-            key=key,
-            expected=expected,
-            found=head,
-        )
+    if expected not in (None, head.manifest):
+        message = f"{place(key)} has moved on: it is at version {head.version}"
+        raise HeadMoved(message, hint="reload and retry", key=key, expected=expected, found=head)
     changes = kernel.diff(head.manifest.hex(), target.id.hex())
     return Rollback(target.version, target.id.hex(), head.manifest.hex(), changes)
 
@@ -263,14 +257,6 @@ def rollback_to_last_safe(
 ) -> Commit | Rollback:
     """Make the newest approved state the newest again, as a new version; with `preview`, only say what that would
     change. `previous_manifest_id` and `deep` as in `rollback_to_version`."""
+    act = plan_rollback if preview else roll_back
     safe = kernel.last_safe_manifest(workflow_id=workflow_id, owner_id=owner_id, branch=branch)
-    to_safe = partial(
-        kernel.rollback_to_version,
-        workflow_id=workflow_id,
-        owner_id=owner_id,
-        version=safe.version,
-        branch=branch,
-        previous_manifest_id=previous_manifest_id,
-        deep=deep,
-    )
-    return to_safe(preview=True) if preview else to_safe()
+    return act(kernel, safe.key, safe, previous_manifest_id=previous_manifest_id, deep=deep)

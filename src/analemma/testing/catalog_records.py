@@ -13,7 +13,6 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.port import (
     BranchKey,
     CommitRequest,
-    ExpiringVersion,
     Head,
     KernelCatalog,
     Pin,
@@ -131,8 +130,8 @@ class CatalogRecordsSuite:
         head = self._append(catalog, _tagging(tenant, fourth.head, first))
         pinning = {"manifest": second.manifest.id, **_pin(second)}
         head = self._append(catalog, make_record(tenant, head, "put_ref", **pinning))
-        absent = [ExpiringVersion(3, third.manifest.id), ExpiringVersion(9, fourth.manifest.id)]
-        another = [ExpiringVersion(3, second.manifest.id)]
+        absent = [third.manifest._replace(version=3), fourth.manifest._replace(version=9)]
+        another = [second.manifest._replace(version=3)]
         for request in (
             *(make_expiry(tenant, head, *gone) for gone in ((first,), (second,), (first, third))),
             *(make_record(tenant, head, "expire_versions", expired=gone) for gone in (absent, another)),

@@ -13,7 +13,6 @@ from analemma.catalog.port import (
     BlockRow,
     BranchKey,
     CommitRequest,
-    ExpiringVersion,
     Head,
     JournalRow,
     KernelCatalog,
@@ -108,5 +107,5 @@ def make_line(catalog: KernelCatalog, tenant: TenantId, count: int) -> list[Comm
 
 def make_expiry(tenant: TenantId, head: Head, *requests: CommitRequest) -> RecordRequest:
     """The record by which these versions expire."""
-    expired = [ExpiringVersion(request.manifest.version, request.manifest.id) for request in requests]
+    expired = [request.manifest for request in requests]
     return make_record(tenant, head, "expire_versions", kind="expired", expired=expired)
