@@ -100,22 +100,16 @@ ON CONFLICT DO NOTHING;
 
 include forget_workflow;
 
+-- A thread also has namespaces in which it has no version of its own yet: they go with the last branch.
 each gone:
 UPDATE thread_checkpoint SET owner = :target
-WHERE tenant = :tenant AND owner = :source AND thread = :workflow AND branch = :gone.head.key.branch;
+WHERE tenant = :tenant AND owner = :source AND thread = :workflow AND (branch = :gone.head.key.branch
+  OR NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :source AND head.workflow = :workflow));
 
 each gone:
 UPDATE thread_write SET owner = :target
-WHERE tenant = :tenant AND owner = :source AND thread = :workflow AND branch = :gone.head.key.branch;
-
--- A thread also has namespaces in which it has no version of its own yet.
-UPDATE thread_checkpoint SET owner = :target
-WHERE tenant = :tenant AND owner = :source AND thread = :workflow
-  AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :source AND head.workflow = :workflow);
-
-UPDATE thread_write SET owner = :target
-WHERE tenant = :tenant AND owner = :source AND thread = :workflow
-  AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :source AND head.workflow = :workflow);
+WHERE tenant = :tenant AND owner = :source AND thread = :workflow AND (branch = :gone.head.key.branch
+  OR NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :source AND head.workflow = :workflow));
 
 each gone:
 UPDATE workflow SET status = 'FAILED', updated_at = :now
