@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 LAMBDA_MEMORY = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"
@@ -18,7 +19,15 @@ def reader_count(memory_mb: int | None = None) -> int:
     >>> [reader_count(memory_mb) for memory_mb in (128, 512, 1024, 2048)]
     [2, 4, 8, 10]
     """
-    return min(max((memory_limit_mb() if memory_mb is None else memory_mb) // 128, 2), 10)
+    if memory_mb is None:
+        memory_mb = _own_limit_mb(os.environ.get(LAMBDA_MEMORY))
+    return min(max(memory_mb // 128, 2), 10)
+
+
+@cache
+def _own_limit_mb(_configured: str | None) -> int:
+    # To look at the files costs more than to read a small payload.
+    return memory_limit_mb()
 
 
 def memory_limit_mb(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:

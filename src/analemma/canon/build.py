@@ -98,6 +98,10 @@ def packed_wire(wire: Wire) -> Packed:
     return Packed(wire, len(encode_stored(wire)), wire_flags(wire))
 
 
+class TooLarge(Exception):
+    """A value that was to stand inline as a whole takes more than it may."""
+
+
 class _Refused(Exception):
     """Carries the path to a value that cannot be stored, collected on the way out of the recursion."""
 
@@ -111,8 +115,6 @@ class _Refused(Exception):
 _PLAIN = (dict, list, str, int, float, bool, bytes, type(None))
 _PLAIN_KINDS = frozenset({dict, list, str, int, float, bool, type(None)})
 _SCALAR_KINDS = _PLAIN_KINDS - {dict, list}
-_LARGE_NEGATIVE = b"\x3b"
-"""How an integer below -2^32 begins in CBOR."""
 _new_tuple = tuple.__new__
 """Makes a named tuple without its constructor, which takes several times as long; every field must be given."""
 _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
@@ -120,8 +122,9 @@ _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 class Packer:
     """Packs values, handing each block of a larger value to `emit`; without it, they are kept in `made`. Links of
-    stored parts go to `accept`; without it, there can be none. A value of more than `inline_bytes` gets blocks. With
-    `in_order`, the fields of what stands inline stay in the order of their dict, and are not sorted."""
+    stored parts go to `accept`; without it, there can be none. A value of more than `inline_bytes` gets blocks; one
+    that is to stand inline as a `whole` is TooLarge instead, as soon as that is certain, and its fields stay in the
+    order of their dict, and are not sorted."""
 
     def __init__(
         self,
@@ -129,14 +132,14 @@ class Packer:
         emit: Emit | None = None,
         accept: Callable[[Sequence[Link]], None] | None = None,
         inline_bytes: int = INLINE_BYTES,
-        in_order: bool = False,
+        whole: bool = False,
     ) -> None:
         self._registry = registry
         self._emit = self._keep if emit is None else emit
         self.made: dict[BlockId, Block] = {}
         self._accept = accept
         self._inline_bytes = inline_bytes
-        self._in_order = in_order
+        self._whole = whole
 
     def pack(self, value: Any, *, at: Sequence[str | int] = ()) -> Packed:
         """The stored form of a value that will stand at this path; Invalid, with the pointer, if it cannot be
@@ -205,9 +208,8 @@ class Packer:
         if cls is float:
             return _pack_float(value)
         if cls is dict or cls is list:
-            found: Packed | Link | None = None
-            if not self._in_order:
-                found = _pack_plain(value, self._inline_bytes, MAXIMUM_DEPTH - depth)
+            found: Packed | Link | None
+            found = _pack_plain(value, self._inline_bytes, MAXIMUM_DEPTH - depth, whole=self._whole)
             if found is None:
                 found = (self._pack_dict if cls is dict else self._pack_list)(value, depth, self._inline_bytes)
             return found if isinstance(found, Packed) else _linked(found)
@@ -241,7 +243,7 @@ class Packer:
             nodes.add([list_entry(part) for part in packed])
             for start in range(len(packed), len(value), RUN):
                 run = value[start : start + RUN]
-                entries = _plain_entries(run, self._inline_bytes)
+                entries = _plain_entries(run, self._inline_bytes, MAXIMUM_DEPTH - depth - 1)
                 if entries is None:
                     entries, number = [], start - 1
                     for item in run:
@@ -352,7 +354,13 @@ class Packer:
         except Invalid as exc:
             raise _Refused(exc.message, exc.hint) from exc
 
+    def check_apart(self) -> None:
+        """Raise TooLarge unless values may have blocks."""
+        if self._whole:
+            raise TooLarge
+
     def _long(self, kind: Kind, data: bytes) -> Link:
+        self.check_apart()
         entries: list[Entry] = []
         start = 0
         for end in text_cuts(data):
@@ -376,6 +384,7 @@ class Cutter:
     def __init__(
         self, packer: Packer, kind: Kind, level: int = 0, *, first: bool = True, clean: int = 0, again: bool = False
     ) -> None:
+        packer.check_apart()
         self.made: list[Entry] = []
         """The nodes, as the level above holds them."""
         self.taken = 0
@@ -477,53 +486,63 @@ def map_entry(key: str, packed: Packed) -> Entry:
     return encode(key) + encode(packed.wire), packed.flags, packed.wire, key
 
 
-def _pack_plain(value: Any, inline_bytes: int, most_levels: int) -> Packed | None:
+def _pack_plain(value: Any, inline_bytes: int, most_levels: int, *, whole: bool) -> Packed | None:
     """A small container of nothing but plain values: the encoder takes it as a whole. None for any other, and for one
     that may have something to refuse."""
-    level: list[Any] = [value]
-    kinds: set[type] = set()
-    text = 0
-    while level:
-        found = set(map(type, level))
-        if not _PLAIN_KINDS.issuperset(found) or len(level) + text > inline_bytes or most_levels < 1:
-            return None
-        if str in found:
-            text += sum([len(each) for each in level if type(each) is str])
-        if dict in found:
-            for each in level:
-                if type(each) is dict and len(each) == 1 and "" in each:
-                    return None
-        if float in found and 0.0 in level:
-            # Or rather: there may be one that is negative.
-            return None
-        kinds |= found
-        most_levels -= 1
-        level = inner_values(*level) if dict in found or list in found else []
     try:
+        if not _are_plain([value], inline_bytes, most_levels):
+            return None
         data = encode(value)
+    except TooLarge:
+        if whole:
+            raise
+        return None
     except ValueError:
         return None
-    # Perhaps there is an integer that is too small: the encoder takes them down to -2^64.
-    if len(data) > inline_bytes or (int in kinds and _LARGE_NEGATIVE in data):
+    if len(data) > min(inline_bytes, LONGEST_KEY):
         return None
-    return _new_tuple(Packed, (decode(data), len(data), 0))
+    return _new_tuple(Packed, (value if whole else decode(data), len(data), 0))
 
 
-def _plain_entries(items: Sequence[Any], inline_bytes: int) -> list[Entry] | None:
-    """The items of a long list that are all plain scalars, as its leaves hold them; None when one is something else, or
-    may be one to refuse."""
-    kinds = set(map(type, items))
-    if not _SCALAR_KINDS.issuperset(kinds) or (float in kinds and 0.0 in items):
-        return None
+def _plain_entries(items: Sequence[Any], inline_bytes: int, most_levels: int) -> list[Entry] | None:
+    """The items of a long list that are all plain and small, as its leaves hold them; None when one is something else,
+    or may be one to refuse."""
     try:
+        if not _are_plain(items, inline_bytes * len(items), most_levels):
+            return None
         encoded = [*map(encode, items)]
-    except ValueError:
+    except (TooLarge, ValueError):
         return None
     if max(map(len, encoded)) > inline_bytes:
         return None
-    if int in kinds and min([item for item in items if type(item) is int]) < SMALLEST_INT:
-        return None
-    return [*zip(encoded, repeat(0), items, repeat(None), strict=False)]
+    wires = items if _SCALAR_KINDS.issuperset(map(type, items)) else map(decode, encoded)
+    return [*zip(encoded, repeat(0), wires, repeat(None), strict=False)]
+
+
+def _are_plain(values: Sequence[Any], most_bytes: int, most_levels: int) -> bool:
+    """Whether these are plain all the way down, so that the encoder takes them as they are, and none among them may be
+    one to refuse. TooLarge if they certainly take more than so many bytes."""
+    text = 0
+    while values:
+        found = set(map(type, values))
+        if not _PLAIN_KINDS.issuperset(found) or most_levels < 1:
+            return False
+        if len(values) + text > most_bytes:
+            raise TooLarge
+        if str in found:
+            text += sum([len(each) for each in values if type(each) is str])
+        # The encoder takes integers down to -2^64; and a zero may be a negative one.
+        if int in found and min([each for each in values if type(each) is int]) < SMALLEST_INT:
+            return False
+        if float in found and 0.0 in values:
+            return False
+        if dict in found:
+            for each in values:
+                if type(each) is dict and len(each) == 1 and "" in each:
+                    return False
+        most_levels -= 1
+        values = inner_values(*values) if dict in found or list in found else ()
+    return True
 
 
 def _inline_items(items: Sequence[Packed], size: int) -> Packed:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from analemma.canon.build import LARGEST_INT, MAXIMUM_DEPTH, SMALLEST_INT, Packer
-from analemma.canon.nodes import Wire, is_special
+from analemma.canon.build import LARGEST_INT, MAXIMUM_DEPTH, SMALLEST_INT, Packer, TooLarge
+from analemma.canon.nodes import Wire, encode, is_special
 from analemma.canon.pointer import format_pointer
 from analemma.canon.read import UnknownTypes
 from analemma.canon.types import RESERVED_NAMES, Tagged, TypeRegistry
@@ -30,6 +30,8 @@ S3_POINTER_KEY = "__s3_pointer__"
 LARGEST_EXACT_INT = 2**53 - 1
 """The largest integer that every JSON reader keeps exactly."""
 _SETS = frozenset({"set", "frozenset"})
+_FLOAT = b"\xfb"
+"""How a float begins in the stored form."""
 
 
 class Encoded(NamedTuple):
@@ -44,26 +46,21 @@ class Encoded(NamedTuple):
         return len(self.text)
 
 
-class _TooLarge(Exception):
-    """It takes more than it may, or is nested deeper than JSON is read back."""
-
-
 def encode_field(name: str, value: Any, registry: TypeRegistry, limit_bytes: int) -> Encoded | None:
     """A field's value as JSON; None for one that takes more than `limit_bytes`, as soon as that is certain. Invalid,
     with the pointer, for what cannot be stored."""
-    # JSON takes more than half the bytes of the stored form, whatever the value: that is 9 bytes for "0.5, ". A value
-    # that is larger gets blocks, and with the first of them it is settled.
-    packer = Packer(registry, _too_large, inline_bytes=2 * limit_bytes + 16, in_order=True)
+    # JSON takes more than half the bytes of the stored form, whatever the value: that is 9 bytes for "0.5, ".
+    packer = Packer(registry, inline_bytes=2 * limit_bytes + 16, whole=True)
     try:
-        made = _spell(packer.pack(value, at=(name,)).wire, 1)
-    except _TooLarge:
+        wire, size, _ = packer.pack(value, at=(name,))
+        # Nothing else takes more bytes there than here; but for the length of a text, by a byte or three.
+        if size > limit_bytes and size - 4 * encode(wire).count(_FLOAT) - (size >> 16) - 16 > limit_bytes:
+            return None
+        made = _spell(wire, 1)
+    except TooLarge:
         return None
     text = json.dumps(made)
     return Encoded(made, text) if len(text) <= limit_bytes else None
-
-
-def _too_large(*_: object) -> NoReturn:
-    raise _TooLarge
 
 
 def _spell(wire: Wire, depth: int) -> Any:
@@ -80,7 +77,7 @@ def _spell(wire: Wire, depth: int) -> Any:
         return {"": {"float": "-0.0"}}
     if depth >= MAXIMUM_DEPTH:
         # A tag counts as a level here; canon counts it only around another, and gets what is too deep for this.
-        raise _TooLarge
+        raise TooLarge
     if cls is list:
         return [_spell(item, depth + 1) for item in wire]
     if not is_special(wire):
