@@ -71,7 +71,11 @@ def _open_cloud(scheme: str, url: str) -> CloudStore:
     }
     if settings.get("endpoint", "").startswith("http://") and not options["allow_http"]:
         raise Invalid(f"{place}: the endpoint is not encrypted", hint="use https, or add allow_http=true to the URL")
-    build = _builder(scheme)
+    try:
+        from obstore.store import AzureStore, GCSStore, S3Store
+    except ImportError as exc:
+        raise Unavailable(f"{scheme}:// needs obstore", hint="pip install 'analemma[s3]'") from exc
+    build: Callable[..., Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
     common: dict[str, Any] = {"prefix": prefix or None, "config": settings, "client_options": options}
     try:
         client = build(parts.netloc, retry_config=_ONCE, **common)
@@ -82,15 +86,6 @@ def _open_cloud(scheme: str, url: str) -> CloudStore:
         hint = f"settings given: {names}; see the obstore documentation for their names and values"
         raise Invalid(f"{place}: obstore refuses these settings ({type(exc).__name__})", hint=hint) from None
     return CloudStore(client, patient, place=place, supports_tags=scheme in ("s3", "az"))
-
-
-def _builder(scheme: str) -> Callable[..., Any]:
-    try:
-        from obstore.store import AzureStore, GCSStore, S3Store
-    except ImportError as exc:
-        raise Unavailable(f"{scheme}:// needs obstore", hint="pip install 'analemma[s3]'") from exc
-    builders: dict[str, Callable[..., Any]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
-    return builders[scheme]
 
 
 def _seconds(text: str | None) -> float:
