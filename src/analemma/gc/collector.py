@@ -441,7 +441,7 @@ class _Pass:
         for key, plan in expire_branches(kernel, dry_run=planned, now_us=now_us):
             if isinstance(plan, ExpiryPlan):
                 done.expired += len(plan.expired)
-                found.update(BlockId(bytes.fromhex(version.manifest_id)) for version in plan.expired)
+                found.update(version.id for version in plan.expired)
             elif not planned:
                 place = f"{key.owner}/{key.workflow} on {key.branch}"
                 self.done.complain(f"{done.tenant}: {place}: {plan}", Conflict.kind)
