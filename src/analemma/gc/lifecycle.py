@@ -51,6 +51,10 @@ class Lifecycle:
     notes: tuple[str, ...]
 
 
+Made = tuple[dict[str, Any], str, str] | tuple[dict[str, Any], str, str, str]
+"""The rules, how to apply them, what all rules belong to, and perhaps what else to know."""
+
+
 def parse_bucket(text: str, format: LifecycleFormat | None = None) -> Bucket:
     """A bucket's name, or the URL of an object store.
 
@@ -77,14 +81,13 @@ def lifecycle(bucket: Bucket, *, orphan_days: int = ORPHAN_DAYS, incomplete_days
     """
     if orphan_days < 1 or incomplete_days < 1:
         raise Invalid("a lifecycle rule waits for a day at least", hint="give a number of days from 1 on")
-    if bucket.format == "gcs":
-        return _gcs(bucket, incomplete_days)
-    if bucket.format == "azure":
-        return _azure(bucket, orphan_days)
-    return _s3(bucket, orphan_days, incomplete_days)
+    rules_of = {"s3": _s3, "gcs": _gcs, "azure": _azure}[bucket.format]
+    rules, apply, whose, *more = rules_of(bucket, orphan_days, incomplete_days)
+    replaces = f"applying replaces all rules of the {whose}: add your own to the file first"
+    return Lifecycle(bucket, rules, (f"apply with: {apply}", replaces, *more))
 
 
-def _s3(bucket: Bucket, orphan_days: int, incomplete_days: int) -> Lifecycle:
+def _s3(bucket: Bucket, orphan_days: int, incomplete_days: int) -> Made:
     tag = {"Key": ORPHAN_TAG[0], "Value": ORPHAN_TAG[1]}
     orphans: dict[str, Any] = {
         "ID": _ORPHANS,
@@ -100,30 +103,19 @@ def _s3(bucket: Bucket, orphan_days: int, incomplete_days: int) -> Lifecycle:
         "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": incomplete_days},
     }
     apply = f"aws s3api put-bucket-lifecycle-configuration --bucket {bucket.name} --lifecycle-configuration file://FILE"
-    return Lifecycle(
-        bucket,
-        {"Rules": [orphans, incomplete]},
-        (f"apply with: {apply}", "applying replaces all rules of the bucket: add your own to the file first"),
-    )
+    return {"Rules": [orphans, incomplete]}, apply, "bucket"
 
 
-def _gcs(bucket: Bucket, incomplete_days: int) -> Lifecycle:
+def _gcs(bucket: Bucket, orphan_days: int, incomplete_days: int) -> Made:
     condition: dict[str, Any] = {"age": incomplete_days}
     if bucket.prefix:
         condition["matchesPrefix"] = [bucket.folder]
     rule = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": condition}
-    return Lifecycle(
-        bucket,
-        {"rule": [rule]},
-        (
-            f"apply with: gcloud storage buckets update gs://{bucket.name} --lifecycle-file=FILE",
-            "applying replaces all rules of the bucket: add your own to the file first",
-            "objects have no tags there, so only the collector removes orphans",
-        ),
-    )
+    apply = f"gcloud storage buckets update gs://{bucket.name} --lifecycle-file=FILE"
+    return {"rule": [rule]}, apply, "bucket", "objects have no tags there, so only the collector removes orphans"
 
 
-def _azure(bucket: Bucket, orphan_days: int) -> Lifecycle:
+def _azure(bucket: Bucket, orphan_days: int, incomplete_days: int) -> Made:
     match = {"name": ORPHAN_TAG[0], "op": "==", "value": ORPHAN_TAG[1]}
     filters = {
         "blobTypes": ["blockBlob"],
@@ -138,15 +130,7 @@ def _azure(bucket: Bucket, orphan_days: int) -> Lifecycle:
         "definition": {"filters": filters, "actions": {"baseBlob": {"delete": delete}}},
     }
     apply = "az storage account management-policy create --account-name ACCOUNT --resource-group GROUP --policy @FILE"
-    return Lifecycle(
-        bucket,
-        {"rules": [rule]},
-        (
-            f"apply with: {apply}",
-            "applying replaces all rules of the account: add your own to the file first",
-            "Azure itself drops uploads that broke off, after a week",
-        ),
-    )
+    return {"rules": [rule]}, apply, "account", "Azure itself drops uploads that broke off, after a week"
 
 
 def _named(name: str) -> str:
