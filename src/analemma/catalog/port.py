@@ -9,13 +9,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NewType, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, NewType, Protocol
 
 from analemma.canon.identity import BlockId
 from analemma.clock import moment
-
-if TYPE_CHECKING:
-    pass
 
 TenantId = NewType("TenantId", int)
 UploadId = NewType("UploadId", bytes)
@@ -236,8 +233,7 @@ class Committed(NamedTuple):
     """That of the commit which happened under the same idempotency key before: this one did not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(NamedTuple):
     """An intent: this object is about to be, or has been, written."""
 
     id: UploadId

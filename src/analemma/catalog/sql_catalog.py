@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import cast
 
 from analemma.canon.identity import BlockId
@@ -162,26 +163,11 @@ class SqlCatalog:
         check_texts((upload.owner, upload.workflow, upload.execution))
         self.claim_objects()
         # Durable whatever the store's commits are: an object whose intent was lost would never be found again.
-        self.engine.write(
-            lambda tx: tx.execute(
-                "open_upload",
-                tenant=tenant,
-                id=upload.id,
-                state=upload.state,
-                object_key=upload.object_key,
-                size=upload.size,
-                created_at=upload.created_at_us,
-                owner=upload.owner,
-                workflow=upload.workflow,
-                execution=upload.execution,
-            ),
-            durable=True,
-        )
+        self.engine.write(lambda tx: tx.execute("open_upload", tenant=tenant, **upload._asdict()), durable=True)
         self._check_objects()
 
     def upload(self, tenant: TenantId, upload: UploadId) -> Upload | None:
-        row = self.engine.one("upload", tenant=tenant, id=upload)
-        return None if row is None else Upload(upload, *row)
+        return self.engine.row(partial(Upload, upload), "upload", tenant=tenant, id=upload)
 
     def claim_failed(self, tenant: TenantId, uploads: Sequence[tuple[UploadId, str]], error: str) -> None:
         """Claim the intents of a commit that failed, each with its object's key. If its answer was only lost, and it

@@ -95,9 +95,7 @@ def check_said(execution: Any, segment: Any, message: Any, idempotency_key: Any)
         check_segment(segment)
     if message is not None:
         check_unicode(message, "message")
-        check_texts((message,))
-        if len(message.encode()) > LONGEST_MESSAGE:
-            raise Invalid(f"a message of more than {LONGEST_MESSAGE} bytes", hint="put long texts into the state")
+        check_text(message, "message", LONGEST_MESSAGE)
     if idempotency_key is not None:
         check_name(idempotency_key, "idempotency key")
 
@@ -168,17 +166,14 @@ def check_unicode(text: Any, what: str) -> None:
         raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from None
 
 
-def check_text(text: str | None, what: str) -> None:
+def check_text(text: str | None, what: str, limit: int = TEXT_LIMIT) -> None:
     """Raise Invalid unless every catalog and the journal can hold it."""
     if text is None:
         return
     check_texts((text,))
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as exc:
-        raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from exc
-    if size > TEXT_LIMIT:
-        raise Invalid(f"the {what} is {size} bytes long", hint=f"the limit is {TEXT_LIMIT} bytes of UTF-8")
+    size = len(text.encode())
+    if size > limit:
+        raise Invalid(f"the {what} is {size} bytes long", hint=f"the limit is {limit} bytes of UTF-8")
 
 
 def expired(gone: ExpiredRow) -> Expired:

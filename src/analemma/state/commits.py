@@ -171,14 +171,30 @@ class Commits:
         """The attempts of whoever commits on what is newest."""
         return attempts(self._clock, f"{place(key)} changes too fast to save")
 
-    def known(self, key: BranchKey, idempotency_key: str, fingerprint: bytes) -> Commit | None:
+    def known(self, key: BranchKey, idempotency_key: str | None, fingerprint: bytes) -> Commit | None:
         """The commit that was made under an idempotency key; Conflict if it was another request's."""
-        known = self._catalog.receipt(self._tenant, key, idempotency_key)
+        known = None if idempotency_key is None else self._catalog.receipt(self._tenant, key, idempotency_key)
         if known is None:
             return None
         if known.fingerprint != fingerprint:  # guard: key.kernel
-            raise other_request(idempotency_key)
+            raise other_request(known.key)
         return Commit.of(decode_receipt(known.receipt))
+
+    def once(
+        self, key: BranchKey, idempotency_key: str | None, fingerprint: bytes, commit: Callable[[], Commit]
+    ) -> Commit:
+        """Make a commit, unless it was made under an idempotency key before."""
+        known = self.known(key, idempotency_key, fingerprint)
+        if known is not None:
+            return known
+        try:
+            return commit()
+        except HeadMoved:
+            # The head may have been moved by this very request, made from somewhere else a moment ago.
+            known = self.known(key, idempotency_key, fingerprint)
+            if known is None:
+                raise
+            return known
 
     def record(
         self, key: BranchKey, propose: Callable[[int], Note | None], *, again_on_conflict: bool = True

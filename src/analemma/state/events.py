@@ -15,7 +15,8 @@ from analemma.catalog.engine.db import Engine
 from analemma.catalog.entities.contracts import Generation, generation
 from analemma.catalog.names import AGGREGATE_BYTES
 from analemma.catalog.port import BranchKey, Head, OutboxEvent
-from analemma.clock import Clock, Entropy
+from analemma.clock import Clock
+from analemma.context import Context
 from analemma.errors import Corrupt
 from analemma.failpoints import declare, hit
 from analemma.tracing import current_trace
@@ -88,11 +89,11 @@ class SourceWatch:
 class Announcer:
     """Tells of one tenant's commits."""
 
-    def __init__(self, tenant: str, watch: SourceWatch, *, entropy: Entropy, wake: Callable[[], None]) -> None:
-        self._tenant = tenant
+    def __init__(self, context: Context, watch: SourceWatch) -> None:
+        self._tenant = context.tenant_name
+        self._entropy = context.entropy
         self.watch = watch
-        self._entropy = entropy
-        self.wake = wake
+        self.wake = context.wake
 
     def committed(self, heads: Iterable[Head]) -> tuple[OutboxEvent, ...]:
         """What is told with versions that become heads: an event for each whose branch a source takes."""

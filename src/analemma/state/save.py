@@ -13,7 +13,7 @@ from analemma.canon.nodes import encode
 from analemma.canon.pointer import Path
 from analemma.canon.trees import Edited, Trees
 from analemma.catalog.port import BranchKey, Head
-from analemma.errors import HeadMoved, Invalid, NotFound
+from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import (
     CURRENT_HEAD,
     MAIN,
@@ -69,9 +69,6 @@ def save_state_delta(
         fingerprint = fingerprint_of(
             kernel, key, update, previous_manifest_id, execution_id, segment_id, message, metadata
         )
-        known = kernel._commits.known(key, idempotency_key, fingerprint)
-        if known is not None:
-            return known
 
     def propose(head: Head | None) -> Proposal:
         if head is None:
@@ -92,14 +89,8 @@ def save_state_delta(
             fingerprint=fingerprint,
         )
 
-    try:
-        return kernel._commits.commit_next(key, expected, propose)
-    except HeadMoved:
-        # The head may have been moved by this very request, made from somewhere else a moment ago.
-        known = None if idempotency_key is None else kernel._commits.known(key, idempotency_key, fingerprint)
-        if known is None:
-            raise
-        return known
+    commits = kernel._commits
+    return commits.once(key, idempotency_key, fingerprint, lambda: commits.commit_next(key, expected, propose))
 
 
 def apply_update(trees: Trees, root: BlockId | None, update: DeltaUpdate) -> Edited:

@@ -71,8 +71,7 @@ class Tenant:
             app.catalog, self.id, name, app.settings, self.blocks, self.trees, app.objects, clock, entropy
         )
         """What its parts are made of."""
-        announcer = Announcer(name, app.source_watch, entropy=entropy, wake=self.context.wake)
-        self.committer = Commits(self.context, announcer)
+        self.committer = Commits(self.context, Announcer(self.context, app.source_watch))
         self.checkpoints = Pending(self.context, self.committer)
         self.committer.pending = self.checkpoints
 

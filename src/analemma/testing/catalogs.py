@@ -170,7 +170,7 @@ class KernelCatalogSuite(CatalogRecordsSuite, CatalogPendingSuite, CatalogBlocks
         packed = BlockRow(BlockId(os.urandom(32)), 500, 1, None, uploads[0].id, 16, 200, b"")
         catalog.commit(make_request(tenant, None, [packed], uploads=tuple(upload.id for upload in uploads)))
         for upload in uploads:
-            assert catalog.upload(tenant, upload.id) == replace(upload, state="ready")
+            assert catalog.upload(tenant, upload.id) == upload._replace(state="ready")
         assert catalog.read_blocks(tenant, [packed.id]) == {packed.id: packed}
 
     def test_commit_whose_upload_was_collected_changes_nothing(self, catalog: KernelCatalog, tenant: TenantId) -> None:

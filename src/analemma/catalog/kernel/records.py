@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from analemma.catalog.engine.db import Statements, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.kernel.versions import branch_columns, read_head
-from analemma.catalog.port import Head, RecordRequest
+from analemma.catalog.port import RecordRequest
 from analemma.errors import AnalemmaError, Conflict, Expired, HeadMoved, Invalid
 from analemma.failpoints import declare, hit
 
@@ -37,36 +37,31 @@ def append(catalog: SqlCatalog, request: RecordRequest) -> None:
         hit(EXPIRE_BEFORE_COMMIT if expires else RECORD_BEFORE_COMMIT)
         return True
 
+    def found() -> bool | None:
+        # A record's hash covers everything about it.
+        at = branch_columns(request.tenant, request.expected.key)
+        return engine.row(bytes, "record_at", **at, seq=request.record.seq) == request.record.hash or None
+
     hit(BEFORE_TRANSACTION)
     try:
-        send(lambda: engine.write(write), found=lambda: _is_appended(engine, request) or None)
+        send(lambda: engine.write(write), found=found)
     except Refused as refused:
         raise _refusal(engine, request, refused) from None
     hit(EXPIRE_AFTER_COMMIT if expires else RECORD_AFTER_COMMIT)
 
 
-def _is_appended(source: Statements, request: RecordRequest) -> bool:
-    """Whether the record is there: its hash covers everything about it."""
-    row = source.one("record_at", **branch_columns(request.tenant, request.expected.key), seq=request.record.seq)
-    return row is not None and row[0] == request.record.hash
-
-
 def _refusal(source: Statements, request: RecordRequest, refused: Refused) -> AnalemmaError:
+    key = request.expected.key
     if refused.refusal == "head_moved":
-        return _tip_moved(request.expected, read_head(source, request.tenant, request.expected.key))
+        return HeadMoved(
+            f"the journal of {key.owner}/{key.workflow}@{key.branch} is not where this record was made",
+            hint="reload and retry",
+            key=key,
+            expected=request.expected,
+            found=read_head(source, request.tenant, key),
+        )
     if refused.refusal == "version_gone":
         assert request.record.manifest is not None
         manifest = request.record.manifest.hex()
         return Expired(f"manifest {manifest} has expired", manifest=manifest)
     return Conflict("the tag, the pin or the versions are not as they were", hint="look again")
-
-
-def _tip_moved(expected: Head, found: Head | None) -> HeadMoved:
-    key = expected.key
-    return HeadMoved(
-        f"the journal of {key.owner}/{key.workflow}@{key.branch} is not where this record was made",
-        hint="reload and retry",
-        key=key,
-        expected=expected,
-        found=found,
-    )

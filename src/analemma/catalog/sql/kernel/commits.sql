@@ -199,7 +199,7 @@ FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
 -- open_upload --
 -- The intent; it exists before the object's first byte does.
 INSERT INTO upload (tenant, id, state, object_key, size, created_at, owner, workflow, execution)
-VALUES (:tenant, :id, :state, :object_key, :size, :created_at, :owner, :workflow, :execution)
+VALUES (:tenant, :id, :state, :object_key, :size, :created_at_us, :owner, :workflow, :execution)
 
 -- upload --
 -- One intent.
