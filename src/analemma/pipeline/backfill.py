@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.entities.backfills import BackfillRow, ErrorRow
@@ -52,6 +52,8 @@ WAIT_S: Final = 0.2
 Scope = BackfillScope | Mapping[str, Any] | None
 Kind = BackfillKind | Literal["raw_to_slice", "slice_to_sink", "full", "dead_letters"]
 Verify = VerifyMode | None
+_Call = TypeVar("_Call")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class BackfillJobs:
                 return planned.plan
             pace = Pace(self._clock, planned.plan.total, 0, 0, watch)
             with using_executor(executor) as calls:
-                page = self._dry_page(parts, calls)
+                page = self._pages(calls, parts, DryRunner(parts).page, self._remote.dry_page)
                 made = dry_run(parts, planned, options, calls, page, lambda found: pace.add(found.done, found.failed))
             pace.tell()
             return made
@@ -252,7 +254,7 @@ class BackfillJobs:
             planned = make_plan(parts, chosen, wanted, options)
             pace = Pace(self._clock, planned.plan.total, 0, 0, watch)
             with using_executor(executor) as calls:
-                page = self._verify_page(parts, calls)
+                page = self._pages(calls, parts, PageVerifier(parts).page, self._remote.verify_page)
                 report = verify_scope(mode, chosen, planned.shards, options.page, calls, page, pace.add)
             pace.tell()
             return report
@@ -270,7 +272,7 @@ class BackfillJobs:
         row = self._row(id)
         parts = self._open_tenant(row.tenant_name)
         with using_executor(executor) as calls, span("analemma.backfill.run", kind=row.kind):
-            page = self._run_page(parts, calls)
+            page = self._pages(calls, parts, PageWorker(parts).run, self._remote.run_page)
             fence = self._take(id, paused=paused, wait_s=wait_s)
             row = self._row(id)
             plan = load_plan(row.plan, BackfillKind(row.kind), load_scope(row.scope))
@@ -407,17 +409,12 @@ class BackfillJobs:
             None if row.finished_at_us is None else moment(row.finished_at_us),
         )
 
-    def _run_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[PageCall], PageAnswer]:
-        if not calls.apart:
-            return PageWorker(parts).run
-        return functools.partial(self._remote.run_page, self._remote.place(), parts.tenant_name)
-
-    def _dry_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[DryCall], DryAnswer]:
-        if not calls.apart:
-            return DryRunner(parts).page
-        return functools.partial(self._remote.dry_page, self._remote.place(), parts.tenant_name)
-
-    def _verify_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[VerifyCall], VerifyAnswer]:
-        if not calls.apart:
-            return PageVerifier(parts).page
-        return functools.partial(self._remote.verify_page, self._remote.place(), parts.tenant_name)
+    def _pages(
+        self,
+        calls: CallExecutor,
+        parts: TenantParts,
+        here: Callable[[_Call], _Answer],
+        elsewhere: Callable[[Any, str, _Call], _Answer],
+    ) -> Callable[[_Call], _Answer]:
+        """Works on a page here or, where calls run apart, in another process."""
+        return functools.partial(elsewhere, self._remote.place(), parts.tenant_name) if calls.apart else here

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.backfills import (
@@ -89,8 +89,7 @@ class ShardMoved(Conflict):
     """Somebody else runs the backfill, or nobody may any more: nothing of what was to go with it is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(NamedTuple):
     """A shard's move."""
 
     backfill: int
@@ -107,18 +106,9 @@ class Advance:
 def advance_shard(tx: Transaction, advance: Advance) -> None:
     """Move a shard, in the transaction that does the work; ShardMoved, so that nothing of it stays, if it has moved or
     may not any more."""
-    counts = advance.counts
-    moved = tx.execute(
-        "advance_backfill",
-        backfill=advance.backfill,
-        fence=advance.fence,
-        shard=advance.shard,
-        step=advance.step,
-        cursor=advance.cursor,
-        finished=advance.finished,
-        **counts._asdict(),
-    )
-    if moved != 1:
+    columns = {**advance._asdict(), **advance.counts._asdict()}
+    del columns["counts"], columns["errors"]
+    if tx.execute("advance_backfill", **columns) != 1:
         raise ShardMoved("the backfill was paused, cancelled, or taken over by another process")
     where = advance.backfill, advance.shard, advance.step
     tx.execute_many("add_backfill_error", [(*where, place, *each) for place, each in enumerate(advance.errors)])
@@ -225,7 +215,7 @@ class _Page:
             self._compile_alone(items[at], contracts, finished and at + 1 == len(items))
             at += 1
         if finished and not self.finished:
-            self._move(self._cursor, Counts(), finished=True)
+            self._write(self._advance(self._cursor, Counts(), True, []))
 
     def _compile_together(self, items: Sequence[Item], contracts: ContractSet, ends: bool) -> int:
         """Compile as many as nobody else comes between, from the first on, in one transaction; how many."""
@@ -242,7 +232,6 @@ class _Page:
                 except Overtaken:
                     batch, ends = compiler.before_overtaken(batch), False
                     continue
-                self._moved(advance)
                 if batch.writes or events:
                     parts.wake()
                 break
@@ -298,14 +287,12 @@ class _Page:
         except Exception as exc:
             failed = self._advance(item.cursor, done._replace(failed=1), ends, [(item, exc)])
             self._write(failed)
-            self._moved(failed)
             return
         if result.up_to_date:
             events = self._forced_once(item, result.ship_seq, contracts)
             plain = self._advance(item.cursor, done._replace(requested=len(events)), ends, [])
             now_us = self._parts.clock.now_us()
             self._write(plain, lambda tx: enqueue(tx, self._parts.tenant, events, now_us=now_us))
-            self._moved(plain)
             if events:
                 self._parts.wake()
         else:
@@ -335,7 +322,6 @@ class _Page:
         advance = self._advance(cursor, Counts(done=len(entities), requested=len(events)), finished, [])
         now_us = self._parts.clock.now_us()
         self._write(advance, lambda tx: enqueue(tx, self._parts.tenant, events, now_us=now_us))
-        self._moved(advance)
         if events:
             self._parts.wake()
 
@@ -356,11 +342,6 @@ class _Page:
         if revived:
             parts.wake()
 
-    def _move(self, cursor: str, counts: Counts, *, finished: bool) -> None:
-        advance = self._advance(cursor, counts, finished, [])
-        self._write(advance)
-        self._moved(advance)
-
     def _advance(
         self, cursor: str, counts: Counts, finished: bool, errors: Iterable[tuple[Item, Exception]]
     ) -> Advance:
@@ -380,6 +361,7 @@ class _Page:
         hit(BEFORE_TRANSACTION)
         self._parts.engine.write(move)
         hit(AFTER_ADVANCE)
+        self._moved(advance)
 
     def _moved(self, advance: Advance) -> None:
         self._step += 1
