@@ -6,13 +6,13 @@ for, before those that have not. A run whose lane is not there is found by nobod
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Row, Transaction
 from analemma.catalog.port import RowChange, TenantId
-from analemma.catalog.runs.runs import AFTER_CLAIM, SECOND_US, RunRow, claim_due
+from analemma.catalog.runs.runs import AFTER_CLAIM, RunRow, as_us, claim_due
 from analemma.failpoints import declare, hit
 
 BEFORE_CLAIM = declare("queue.before_claim", "a queue has a place, and the run that gets it is not taken yet")
@@ -84,22 +84,22 @@ def claim_next(
 ) -> list[tuple[TenantId, RunRow]]:
     """Take the run of a tenant, or of all, that somebody has to look at next: of each queue that of the highest
     priority, and of the queues, and the runs of none, that which has been due the longest."""
-    found = engine.rows(Lane, "due_lanes", tenant=tenant)
-    queues = next_lanes(found)
+    taking = {"holder": holder, "lease": as_us(lease_s)}
+    queues = next_lanes(engine.rows(Lane, "due_lanes", tenant=tenant))
     if not queues:
-        return claim_due(engine, holder=holder, lease_s=lease_s, tenant=tenant)
+        return claim_due(engine, tenant=tenant, **taking)
     first = engine.one("first_due", tenant=tenant)
     plain_us = None if first is None else first[0]
     for lanes in queues:
         if plain_us is not None and plain_us <= (lanes[0].since_us or 0):
-            claimed = claim_due(engine, holder=holder, lease_s=lease_s, tenant=tenant)
+            claimed = claim_due(engine, tenant=tenant, **taking)
             if claimed:
                 return claimed
             plain_us = None
-        row = _claim_of(engine, lanes, holder=holder, lease_s=lease_s)
+        row = _claim_of(engine, lanes, taking)
         if row is not None:
             return [(lanes[0].tenant, row)]
-    return claim_due(engine, holder=holder, lease_s=lease_s, tenant=tenant)
+    return claim_due(engine, tenant=tenant, **taking)
 
 
 def next_lanes(lanes: Iterable[Lane]) -> list[list[Lane]]:
@@ -123,14 +123,14 @@ class _Refused(Enum):
     """As many have begun as may; those that have may go on."""
 
 
-def _claim_of(engine: Engine, lanes: Iterable[Lane], *, holder: str, lease_s: float) -> RunRow | None:
+def _claim_of(engine: Engine, lanes: Iterable[Lane], taking: Mapping[str, Any]) -> RunRow | None:
     """The next run of a queue, if it has a place for it. What one lane was told holds for the others: it is not asked
     for each of them again."""
     may_begin = True
     for lane in lanes:
         if not may_begin and lane.begun_us is None:
             continue
-        taken = _claim(engine, lane, holder=holder, lease_s=lease_s)
+        taken = _claim(engine, lane, taking)
         if isinstance(taken, RunRow):
             return taken
         if taken is _Refused.NO_PLACE:
@@ -139,10 +139,10 @@ def _claim_of(engine: Engine, lanes: Iterable[Lane], *, holder: str, lease_s: fl
     return None
 
 
-def _claim(engine: Engine, lane: Lane, *, holder: str, lease_s: float) -> RunRow | _Refused:
+def _claim(engine: Engine, lane: Lane, taking: Mapping[str, Any]) -> RunRow | _Refused:
     """The next run of a lane, if its queue has a place: counted and taken in one transaction, one claim at a time."""
     place = {"tenant": lane.tenant, "queue": lane.queue}
-    taking = {**place, "priority": lane.priority, "holder": holder, "lease": round(lease_s * SECOND_US)}
+    asked = {**place, "priority": lane.priority, **taking}
 
     def take(tx: Transaction) -> Row | _Refused:
         limits = tx.one("hold_queue", **place) if lane.is_limited else None
@@ -152,14 +152,14 @@ def _claim(engine: Engine, lane: Lane, *, holder: str, lease_s: float) -> RunRow
             if held is not None and held[0] >= concurrency:  # guard: queue.limit
                 return _Refused.NO_PLACE
         hit(BEFORE_CLAIM)
-        begun = tx.all("claim_begun", **taking)
+        begun = tx.all("claim_begun", **asked)
         if begun:
             return begun[0]
         if rate is not None:
             before = tx.one("queue_starts", seq=started + 1 - rate, **place)
             if before is not None and before[0] > now - period:  # guard: queue.rate
                 return _Refused.NO_BEGINNING
-        queued = tx.all("claim_queued", **taking)
+        queued = tx.all("claim_queued", **asked)
         if queued and rate is not None:
             tx.execute("count_start", **place)
             tx.execute("put_start", seq=started + 1, at=now, **place)

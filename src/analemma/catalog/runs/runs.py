@@ -4,7 +4,7 @@ has its fence, so that where it stands and what it did are visible together."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
@@ -267,11 +267,11 @@ class RunRows:
         """Give it back as it is."""
         self._engine.execute("release_run", run=run, fence=fence, due_in=as_us(due_in_s))
 
-    def forget(self, *, ended_before_us: int, limit: int = 100) -> int:
+    def forget(self, *, ended_before_us: int) -> int:
         """Delete the rows of runs that ended long ago, with what they recorded; how many."""
 
         def delete(tx: Transaction) -> int:
-            ended = [row[0] for row in tx.all("ended_runs", tenant=self._tenant, before=ended_before_us, limit=limit)]
+            ended = [row[0] for row in tx.all("ended_runs", tenant=self._tenant, before=ended_before_us, limit=100)]
             gone = [row[0] for row in tx.all("forget_runs", numbers=ended, before=ended_before_us)] if ended else []
             for statement in ("forget_run_segments", "forget_run_tasks", "forget_effects") if gone else ():
                 tx.execute(statement, numbers=gone)
@@ -280,13 +280,9 @@ class RunRows:
         return self._engine.write(delete)
 
 
-def claim_due(
-    engine: Engine, *, holder: str, lease_s: float, tenant: TenantId | None = None, limit: int = 1
-) -> list[tuple[TenantId, RunRow]]:
-    """Take runs of a tenant, or of all, that somebody has to look at."""
-    rows = engine.write(
-        lambda tx: tx.all("claim_due_runs", tenant=tenant, holder=holder, lease=as_us(lease_s), limit=limit)
-    )
+def claim_due(engine: Engine, *, tenant: TenantId | None, **taking: Any) -> list[tuple[TenantId, RunRow]]:
+    """Take a run of a tenant, or of all, that somebody has to look at."""
+    rows = engine.write(lambda tx: tx.all("claim_due_runs", tenant=tenant, limit=1, **taking))
     hit(AFTER_CLAIM)
     return [(TenantId(row[0]), RunRow(*row[1:])) for row in rows]
 
