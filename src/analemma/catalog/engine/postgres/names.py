@@ -63,16 +63,6 @@ def names(schema: str) -> Names:
     return Names(schema)
 
 
-def check_schema(schema: str) -> str:
-    """Refuse what cannot be a schema's name, or would have to be quoted."""
-    if _SCHEMA.fullmatch(schema) is None:
-        raise Invalid(
-            f"not the name of a schema: {schema[:60]!r}",
-            hint="use up to 47 small letters, digits and _, not beginning with a digit or pg_",
-        )
-    return schema
-
-
 def choose_schema(found: Sequence[str]) -> str:
     """The schema that is meant where none is named, in a database with stores in these."""
     usual = [schema for schema in found if schema in (USUAL, FIRST)]
@@ -96,7 +86,14 @@ def split_schema(url: str) -> tuple[str, str | None]:
         return url, None
     if len(set(schemas)) > 1:
         raise Invalid("the URL names two schemas", hint="say schema= once")
-    return base + (asked + "&".join(kept) if kept else ""), check_schema(unquote(schemas[0]))
+    schema = unquote(schemas[0])
+    # Nothing that would have to be quoted.
+    if _SCHEMA.fullmatch(schema) is None:
+        raise Invalid(
+            f"not the name of a schema: {schema[:60]!r}",
+            hint="use up to 47 small letters, digits and _, not beginning with a digit or pg_",
+        )
+    return base + (asked + "&".join(kept) if kept else ""), schema
 
 
 def parse_url(url: str) -> dict[str, Any]:

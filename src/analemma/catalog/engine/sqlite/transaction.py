@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, cast
 
 from analemma.catalog.engine.db import Row, Transaction, lost_in_a_fork, picker
-from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Refused, Step
+from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Refused
 from analemma.catalog.engine.sql import SQLITE, Lazy, Statement
 from analemma.catalog.engine.sqlite.errors import FAILURES, translate, translate_commit
 from analemma.errors import Corrupt
@@ -194,14 +194,14 @@ class Steps:
             counts[step.failpoint] += 1
             scalars = step.scalars(given)
             if step.each is None:
-                _one(connection, step, scalars, None)
+                step.run(connection, scalars, None)
                 continue
             if step.refusal is not None:
                 for number, row in enumerate(rows):
-                    _one(connection, step, scalars + step.columns(row), number)
+                    step.run(connection, scalars + step.columns(row), number)
                 continue
             if step.numbers:
-                answer = [_one(connection, step, scalars + step.columns(row), None).lastrowid for row in rows]
+                answer = [step.run(connection, scalars + step.columns(row), None).lastrowid for row in rows]
                 continue
             columns, order = step.columns, step.order
             values: Iterable[tuple[Any, ...]] = [scalars + columns(row) for row in rows]
@@ -221,13 +221,8 @@ STEPS = Lazy(lambda name: Steps(SQLITE.procedures[name]))
 class _Ready:
     """One step, as SQLite takes it."""
 
-    __slots__ = (
-        *("columns", "each", "failpoint", "is_query", "left", "new", "numbers", "order", "placeholders", "refusal"),
-        *("rows", "scalars", "sql"),
-    )
-
     def __init__(self, procedure: Procedure, number: int) -> None:
-        step: Step = procedure.steps[number]
+        step = procedure.steps[number]
         self.failpoint = procedure.failpoint(number)
         self.each, self.left = step.each, step.left
         self.rows, self.refusal, self.numbers = step.rows, step.refusal, step.number is not None
@@ -235,14 +230,14 @@ class _Ready:
         self.sql = statement.sql
         self.is_query = self.sql.startswith("SELECT")
         paths = [procedure.path(step, name) for name in statement.parameters]
-        scalars = [path for path in paths if path.table is None]
+        wanted = [paths[place] for place in statement.places]
+        self.placeholders = len(wanted)
+        # Scalars are picked once for all rows of a table, and stand before its columns.
+        scalars = [path for path in paths if path.table is None] if step.each is not None else wanted
         columns = [path for path in paths if path.table is not None]
         self.scalars, self.columns = (picker([path.column for path in each]) for each in (scalars, columns))
-        # Where what each placeholder stands for is, among the scalars and the columns behind them.
-        at = {path: place for place, path in enumerate(scalars + columns)}
-        order = [at[paths[place]] for place in statement.places]
-        self.placeholders = len(order)
-        self.order: Values | None = _ordered(order) if order != list(range(len(paths))) else None
+        given = scalars + columns
+        self.order: Values | None = None if given == wanted else itemgetter(*map(given.index, wanted))
         self.new: tuple[str, Callable[[Any], tuple[Any, ...]]] | None = None
         if step.new is not None:
             into = _INTO.match(self.sql)
@@ -251,21 +246,14 @@ class _Ready:
             newest = f"SELECT {step.new} FROM {into[1]} WHERE rowid > (SELECT max(rowid) FROM {into[1]}) - ?"  # noqa: S608 (our own text)
             self.new = newest, picker([step.new])
 
-
-def _ordered(order: list[int]) -> Values:
-    if len(order) == 1:
-        (place,) = order
-        return lambda values: (values[place],)
-    return itemgetter(*order) if order else lambda values: ()
-
-
-def _one(connection: sqlite3.Connection, step: _Ready, values: tuple[Any, ...], row: int | None) -> sqlite3.Cursor:
-    cursor = connection.execute(step.sql, values if step.order is None else step.order(values))
-    if step.refusal is not None:
-        found = len(cursor.fetchall()) if step.is_query else cursor.rowcount
-        if found != step.rows:
-            raise Refused(step.refusal, row)
-    return cursor
+    def run(self, connection: sqlite3.Connection, values: tuple[Any, ...], row: int | None) -> sqlite3.Cursor:
+        """Do it once, and look whether it found what it expects."""
+        cursor = connection.execute(self.sql, values if self.order is None else self.order(values))
+        if self.refusal is not None:
+            found = len(cursor.fetchall()) if self.is_query else cursor.rowcount
+            if found != self.rows:
+                raise Refused(self.refusal, row)
+        return cursor
 
 
 def _new(
