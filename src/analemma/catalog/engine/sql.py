@@ -45,7 +45,7 @@ _NAME = re.compile(r"^-- (\w+)(?: \[(\w+)\])? --$", re.MULTILINE)
 _INCLUDE = re.compile(r"^include (\w+)$", re.MULTILINE)
 _PROCEDURE = re.compile(r"\s*(?:--.*\n)+\(")
 """What stands below the name of one."""
-_OWN = re.compile(r"^\[(\w+)\] ?(.*)$")
+_OWN = re.compile(r"^\[(\w+)\] ?(.*\n?)", re.MULTILINE)
 # Literals and comments come first so that what looks like a parameter inside them is left alone.
 TOKEN = re.compile(
     r"""(?P<text>'(?:[^']|'')*')
@@ -161,7 +161,7 @@ class Sql:
 
     def script(self, text: str) -> str:
         """A script of the schema."""
-        text = "\n".join(self._own(text.splitlines(), "schema"))
+        text = self._own(text, "schema")
         if self.database == "postgres":
             return text.replace(") WITHOUT ROWID", ")")
         return self.translate(_SCHEMA.sub(lambda found: _ON_SQLITE.get(found.lastgroup or "", found[0]), text)).sql
@@ -205,17 +205,10 @@ class Sql:
         if body_at == 0:
             raise Internal(f"{block.source}: {block.name} does not say what it is for")
         purpose = " ".join(line.removeprefix("--").strip() for line in lines[:body_at])
-        return purpose, "\n".join(self._own(lines[body_at:], block.source)).strip().rstrip(";")
+        return purpose, self._own("\n".join(lines[body_at:]), block.source).strip().rstrip(";")
 
-    def _own(self, lines: list[str], source: str) -> list[str]:
-        kept = []
-        for line in lines:
-            marked = _OWN.match(line)
-            if marked is None:
-                kept.append(line)
-            elif not self._is_others(marked[1], source):
-                kept.append(marked[2])
-        return kept
+    def _own(self, text: str, source: str) -> str:
+        return _OWN.sub(lambda line: "" if self._is_others(line[1], source) else line[2], text)
 
     def _is_others(self, only: str | None, source: str) -> bool:
         if only not in (None, *DIALECTS):
