@@ -168,9 +168,10 @@ class Sql:
 
     def translate(self, sql: str, name: str = "", purpose: str = "") -> Statement:
         """One statement."""
-        given = _Given()
-        replace = _for_sqlite(sql, given) if self.database == "sqlite" else _for_postgres(sql, given)
-        return Statement(name, purpose, TOKEN.sub(replace, sql), tuple(given.parameters), given.binds())
+        made = _Translation(sql)
+        text = TOKEN.sub(made.for_sqlite if self.database == "sqlite" else made.for_postgres, sql)
+        is_plain = made.binds == [(place, None) for place in range(len(made.parameters))]
+        return Statement(name, purpose, text, tuple(made.parameters), None if is_plain else tuple(made.binds))
 
     def _statement(self, block: _Block) -> Statement:
         purpose, body = self._read(block)
@@ -219,35 +220,19 @@ class Sql:
 SQLITE, POSTGRES = Sql("sqlite"), Sql("postgres")
 
 
-class _Given:
-    """Which parameters a statement takes, and what stands at each of its placeholders."""
+class _Translation:
+    """Puts what one database takes in the place of each token of a statement, and notes which parameters it takes, and
+    which of them stands at each of its placeholders."""
 
-    def __init__(self) -> None:
+    def __init__(self, sql: str) -> None:
         self.parameters: dict[str, int] = {}
-        self._binds: list[tuple[int, Convert | None]] = []
+        self.binds: list[tuple[int, Convert | None]] = []
+        self._numbers: dict[tuple[str, int | None], int] = {}
+        found = list(TOKEN.finditer(sql))
+        self._lists = {each["list"] or each["array"]: each["kind"] or each["elements"] for each in found}
+        """The type of the elements of each parameter that is a list somewhere."""
 
-    def bind(self, parameter: str, *converts: Convert | None) -> None:
-        """The next placeholders stand for this parameter."""
-        place = self.parameters.setdefault(parameter, len(self.parameters))
-        self._binds += [(place, convert) for convert in converts]
-
-    def binds(self) -> tuple[tuple[int, Convert | None], ...] | None:
-        """Those of a statement; None: the values of the parameters as they are."""
-        is_plain = self._binds == [(place, None) for place in range(len(self.parameters))]
-        return None if is_plain else tuple(self._binds)
-
-
-def _for_postgres(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
-    numbers: dict[tuple[str, int | None], int] = {}
-    arrays = {found["list"] or found["array"]: found["kind"] or found["elements"] for found in TOKEN.finditer(sql)}
-
-    def number(parameter: str, convert: Convert | None, column: int | None = None) -> str:
-        if (parameter, column) not in numbers:
-            numbers[parameter, column] = len(numbers) + 1
-            given.bind(parameter, convert)
-        return f"${numbers[parameter, column]}"
-
-    def replace(found: re.Match[str]) -> str:
+    def for_postgres(self, found: re.Match[str]) -> str:
         parameter = parameter_of(found)
         if parameter is None:
             return found[0]
@@ -256,25 +241,18 @@ def _for_postgres(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
             whole = len(columns) == 1
             # Hidden from the planner: knowing how long they are, it would make a plan of its own each time.
             rows = [
-                f"(SELECT {number(parameter, partial(as_array, kind, None if whole else at), at)}::{kind}[])"
+                f"(SELECT {self._number(parameter, partial(as_array, kind, None if whole else at), at)}::{kind}[])"
                 for at, (_, kind) in enumerate(columns)
             ]
             names = ", ".join([*(column for column, _ in columns), *_ordinal(found)])
             return f"unnest({', '.join(rows)}){found['ordinality'] or ''} AS {found['alias']} ({names})"
-        kind = arrays.get(parameter)
+        kind = self._lists.get(parameter)
         if kind is None:
-            return number(parameter, None)
-        array = f"{number(parameter, partial(as_array, kind, None))}::{kind}[]"
+            return self._number(parameter, None)
+        array = f"{self._number(parameter, partial(as_array, kind, None))}::{kind}[]"
         return f"= ANY ({array})" if found["list"] else array
 
-    return replace
-
-
-def _for_sqlite(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
-    # SQLite has numbered parameters too, but some Python releases warn about them.
-    lists = {found["list"] for found in TOKEN.finditer(sql)}
-
-    def replace(found: re.Match[str]) -> str:
+    def for_sqlite(self, found: re.Match[str]) -> str:
         if found["cast"] or found["lock"]:
             return ""
         if found["now"]:
@@ -283,21 +261,31 @@ def _for_sqlite(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
         if parameter is None:
             return found[0]
         if found["rows"]:
-            given.bind(parameter, _json)
+            self._bind(parameter, _json)
             columns = _columns(found)
             picked = (
-                ["value"] if len(columns) == 1 else [f"json_extract(value, '$[{at}]')" for at in range(len(columns))]
+                [f"json_extract(value, '$[{at}]')" for at in range(len(columns))] if len(columns) > 1 else ["value"]
             )
             values = [f"{value} AS {column}" for value, (column, _) in zip(picked, columns, strict=True)]
             values += [f"key + 1 AS {column}" for column in _ordinal(found)]
             return f"(SELECT {', '.join(values)} FROM json_each(?)) AS {found['alias']}"  # noqa: S608 (our own text)
         if found["list"] and found["kind"] == "bytea":
-            given.bind(parameter, _joined, _width, _width, _places)
+            self._bind(parameter, _joined, _width, _width, _places)
             return "IN (SELECT substr(?, key * ? + 1, ?) FROM json_each(?))"
-        given.bind(parameter, _json if parameter in lists else None)
+        self._bind(parameter, _json if parameter in self._lists else None)
         return "IN (SELECT value FROM json_each(?))" if found["list"] else "?"
 
-    return replace
+    def _number(self, parameter: str, convert: Convert | None, column: int | None = None) -> str:
+        if (parameter, column) not in self._numbers:
+            self._numbers[parameter, column] = len(self._numbers) + 1
+            self._bind(parameter, convert)
+        return f"${self._numbers[parameter, column]}"
+
+    def _bind(self, parameter: str, *converts: Convert | None) -> None:
+        """The next placeholders stand for this parameter. SQLite has numbered ones too, but some Python releases warn
+        about them."""
+        place = self.parameters.setdefault(parameter, len(self.parameters))
+        self.binds += [(place, convert) for convert in converts]
 
 
 def parameter_of(found: re.Match[str]) -> str | None:
