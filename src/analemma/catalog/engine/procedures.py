@@ -104,7 +104,6 @@ class Procedure:
     """What one transaction does."""
 
     name: str
-    purpose: str
     scalars: Mapping[str, str]
     tables: Mapping[str, Table]
     steps: tuple[Step, ...]
@@ -125,7 +124,7 @@ class Procedure:
         return self.steps[number].passes or f"{self.name}.{number + 1}"
 
 
-def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Procedure]) -> Procedure:
+def parse_procedure(name: str, body: str, find: Callable[[str], Procedure]) -> Procedure:
     """The procedure of this text; `find` gives those that it includes."""
     heading, rest = _parameters(body)
     tables = {
@@ -148,7 +147,7 @@ def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Pr
             steps.append(Step("", passes=declare(found[1], " ".join(found[2].split()))))
         elif sql:
             steps.append(_step(sql))
-    return Procedure(name, purpose, scalars, tables, tuple(steps), tuple(often))
+    return Procedure(name, scalars, tables, tuple(steps), tuple(often))
 
 
 def _step(text: str) -> Step:

@@ -43,7 +43,8 @@ NOT_OURS = ("schema", "foreign")
 
 _NAME = re.compile(r"^-- (\w+)(?: \[(\w+)\])? --$", re.MULTILINE)
 _INCLUDE = re.compile(r"^include (\w+)$", re.MULTILINE)
-_PROCEDURE = re.compile(r"\s*(?:--.*\n)+\(")
+_PURPOSE = re.compile(r"\s*(?:--.*\n)+")
+_PROCEDURE = re.compile(_PURPOSE.pattern + r"\(")
 """What stands below the name of one."""
 _OWN = re.compile(r"^\[(\w+)\] ?(.*\n?)", re.MULTILINE)
 # Literals and comments come first so that what looks like a parameter inside them is left alone.
@@ -91,7 +92,6 @@ class Statement:
     """One statement, ready for its driver."""
 
     name: str
-    purpose: str
     sql: str
     parameters: tuple[str, ...]
     """Each parameter once, in the order in which the SQL first names it: also the order of a row in `execute_many`."""
@@ -166,19 +166,18 @@ class Sql:
             return text.replace(") WITHOUT ROWID", ")")
         return self.translate(_SCHEMA.sub(lambda found: _ON_SQLITE.get(found.lastgroup or "", found[0]), text)).sql
 
-    def translate(self, sql: str, name: str = "", purpose: str = "") -> Statement:
+    def translate(self, sql: str, name: str = "") -> Statement:
         """One statement."""
         made = _Translation(sql)
         text = TOKEN.sub(made.for_sqlite if self.database == "sqlite" else made.for_postgres, sql)
         is_plain = made.binds == [(place, None) for place in range(len(made.parameters))]
-        return Statement(name, purpose, text, tuple(made.parameters), None if is_plain else tuple(made.binds))
+        return Statement(name, text, tuple(made.parameters), None if is_plain else tuple(made.binds))
 
     def _statement(self, block: _Block) -> Statement:
-        purpose, body = self._read(block)
-        return self.translate(body, block.name, purpose)
+        return self.translate(self._read(block), block.name)
 
     def _procedure(self, block: _Block) -> Procedure:
-        found = parse_procedure(block.name, *self._read(block), self.procedures.__getitem__)
+        found = parse_procedure(block.name, self._read(block), self.procedures.__getitem__)
         if block.only != PART:
             for point in (BEFORE, AFTER):
                 STEPS[f"{block.name}.{point}"] = f"{point} {block.name}"
@@ -195,18 +194,16 @@ class Sql:
         for name, only, block in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
             found = _Block(name, only, _INCLUDE.sub(lambda line: texts[line[1]], block) if texts else block, source)
             if only == TEXT:
-                texts[name] = self._read(found)[1]
+                texts[name] = self._read(found)
             elif only == PART or not self._is_others(only, source):
                 yield found
 
-    def _read(self, block: _Block) -> tuple[str, str]:
-        """What it is for, and its text without the lines of the other database."""
-        lines = block.text.strip().splitlines()
-        body_at = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
-        if body_at == 0:
+    def _read(self, block: _Block) -> str:
+        """Its text without the lines that say what it is for, and those of the other database."""
+        said = _PURPOSE.match(block.text)
+        if said is None:
             raise Internal(f"{block.source}: {block.name} does not say what it is for")
-        purpose = " ".join(line.removeprefix("--").strip() for line in lines[:body_at])
-        return purpose, self._own("\n".join(lines[body_at:]), block.source).strip().rstrip(";")
+        return self._own(block.text[said.end() :], block.source).strip().rstrip(";")
 
     def _own(self, text: str, source: str) -> str:
         return _OWN.sub(lambda line: "" if self._is_others(line[1], source) else line[2], text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
 from analemma.catalog.engine.postgres import functions
@@ -21,7 +23,7 @@ from analemma.errors import (
 RETRY_STATES = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: the transaction is rolled back and may simply be run again."""
 
-# Connection failures carry no SQLSTATE, only libpq's text; the first fragment found decides.
+# Connection failures carry no SQLSTATE, only libpq's text; the first expression found decides.
 _CONNECTING = (
     (
         "password authentication failed",
@@ -30,14 +32,24 @@ _CONNECTING = (
     ),
     ("no password supplied", "PostgreSQL wants a password", "put it in the URL or in ~/.pgpass"),
     ("no pg_hba.conf entry", "PostgreSQL does not allow this user from this host", "ask for an entry in pg_hba.conf"),
-    ("role", "there is no such PostgreSQL user", "correct the user in the URL, or create the role"),
-    ("database", "there is no such PostgreSQL database", "correct its name in the URL, or run createdb"),
-    ("too many clients", "PostgreSQL has no connection left", "raise max_connections or lower the pool size"),
-    ("remaining connection slots", "PostgreSQL has no connection left", "raise max_connections or lower the pool size"),
+    ("role.*not exist", "there is no such PostgreSQL user", "correct the user in the URL, or create the role"),
+    (
+        "database.*not exist",
+        "there is no such PostgreSQL database",
+        "correct its name in the URL, or run createdb",
+    ),
+    (
+        "too many clients|remaining connection slots",
+        "PostgreSQL has no connection left",
+        "raise max_connections or lower the pool size",
+    ),
     ("starting up", "PostgreSQL is still starting", "try again in a moment"),
     ("shutting down", "PostgreSQL is shutting down", "try again when it is back"),
-    ("resolve host", "the PostgreSQL host name is unknown", "correct the host in the URL"),
-    ("could not translate host name", "the PostgreSQL host name is unknown", "correct the host in the URL"),
+    (
+        "resolve host|could not translate host name",
+        "the PostgreSQL host name is unknown",
+        "correct the host in the URL",
+    ),
     ("SSL", "PostgreSQL and this client do not agree on SSL", "check sslmode in the URL"),
 )
 
@@ -55,8 +67,8 @@ def translate_connecting(exc: Exception, server: str) -> AnalemmaError:
     if isinstance(exc, (psycopg.ProgrammingError, UnicodeEncodeError)):
         return not_a_url()
     text = _one_line(exc)
-    for fragment, message, hint in _CONNECTING:
-        if fragment in text and (fragment not in ("role", "database") or "does not exist" in text):
+    for said, message, hint in _CONNECTING:
+        if re.search(said, text):
             return Unavailable(f"{message} ({server})", hint=hint)
     return Unavailable(
         f"cannot reach PostgreSQL at {server}", hint="check that it runs, and the host and port in the URL"
@@ -72,9 +84,7 @@ def translate(exc: Exception, server: str) -> AnalemmaError:
     if not isinstance(exc, psycopg.Error):
         return Invalid("a value does not fit the database", hint="integers are 64 bits and text is valid Unicode")
     if exc.sqlstate is None and isinstance(exc, psycopg.DataError):
-        return Invalid(
-            f"a value does not fit the database: {_one_line(exc)}", hint="integers are 64 bits, text has no NUL"
-        )
+        return _by_state(exc, "22", server)
     if exc.sqlstate is None and isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)):
         return Unavailable(f"the connection to PostgreSQL at {server} was lost", hint="try again")
     return _by_state(exc, exc.sqlstate or "", server)
