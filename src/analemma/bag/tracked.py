@@ -17,10 +17,9 @@ from functools import wraps
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
-from analemma.canon.build import MAXIMUM_DEPTH
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import StandIn, Stored, Wire, encode, is_special, sort_key, wire_link
-from analemma.canon.pointer import Path
+from analemma.canon.pointer import MAXIMUM_DEPTH, Path
 from analemma.canon.read import Content, container_kind
 from analemma.canon.trees import Trees
 from analemma.errors import Corrupt, Invalid

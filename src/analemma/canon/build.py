@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple, cast
 from analemma.canon.canonical_json import inner_values
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
-    DEEPEST_CONTENT,
     LINKS,
     SPECIALS,
     Block,
@@ -44,11 +43,10 @@ from analemma.canon.nodes import (
     wire_flags,
     wire_links,
 )
-from analemma.canon.pointer import Path, format_pointer
+from analemma.canon.pointer import MAXIMUM_DEPTH, Path, format_pointer
 from analemma.canon.types import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
 from analemma.errors import Invalid
 
-MAXIMUM_DEPTH = DEEPEST_CONTENT
 SMALLEST_INT = -(2**63)
 LARGEST_INT = 2**64 - 1
 LONGEST_KEY = 65_536
@@ -105,11 +103,11 @@ class TooLarge(Exception):
 class _Refused(Exception):
     """Carries the path to a value that cannot be stored, collected on the way out of the recursion."""
 
-    def __init__(self, reason: str, hint: str | None = None, path: Iterable[str | int] = ()) -> None:
+    def __init__(self, reason: str, hint: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.hint = hint
-        self.path = list(path)
+        self.path: list[str | int] = []
 
 
 _PLAIN = (dict, list, str, int, float, bool, bytes, type(None))
@@ -618,36 +616,26 @@ def _flags(parts: Iterable[Packed]) -> int:
 
 
 def _invalid(refused: _Refused, value: Any, at: Sequence[str | int]) -> Invalid:
-    if refused.reason == _TOO_DEEP and (cycle := _find_cycle(value)) is not None:
-        refused = _Refused("a container that contains itself", "store a copy, or refer to it by name", reversed(cycle))
-    pointer = format_pointer([*at, *reversed(refused.path)])
+    path = refused.path[::-1]
+    if refused.reason == _TOO_DEEP and (around := _cycle(value, path)) is not None:
+        refused = _Refused("a container that contains itself", "store a copy, or refer to it by name")
+        path = around
+    pointer = format_pointer([*at, *path])
     place = pointer.encode(errors="backslashreplace").decode() or "the root"
     return Invalid(f"cannot store {refused.reason} at {place}", hint=refused.hint, pointer=pointer)
 
 
-def _find_cycle(value: Any) -> list[str | int] | None:
-    """The path at which a container first meets itself, or None when the value is merely too deep."""
-    path: list[str | int] = []
-    above: set[int] = set()
-    done: set[int] = set()
-
-    def descend(item: Any) -> bool:
-        if id(item) in above:
-            return True
-        if id(item) in done or len(path) > MAXIMUM_DEPTH:
-            return False
-        pairs = item.items() if type(item) is dict else enumerate(item) if type(item) in (list, tuple) else ()
-        above.add(id(item))
-        for key, child in pairs:
-            path.append(key)
-            if descend(child):
-                return True
-            path.pop()
-        above.discard(id(item))
-        done.add(id(item))
-        return False
-
-    return path if descend(value) else None
+def _cycle(value: Any, path: list[Any]) -> list[Any] | None:
+    """The beginning of this path that leads back to a container on it; None when the value is merely too deep."""
+    passed: set[int] = set()
+    for number, token in enumerate(path):
+        if id(value) in passed:
+            return path[:number]
+        if type(value) not in (dict, list, tuple):
+            return None
+        passed.add(id(value))
+        value = value[token]
+    return path if id(value) in passed else None
 
 
 def _smallest_hash(prefix: bytes, entries: Sequence[Entry], start: int, stop: int, minimum: int, fewest: int) -> int:

@@ -24,11 +24,9 @@ from typing import Any, Final
 import orjson
 from orjson import Fragment
 
-from analemma.canon.pointer import format_pointer
+from analemma.canon.pointer import MAXIMUM_DEPTH, format_pointer
 from analemma.errors import Invalid
 
-MAXIMUM_DEPTH: Final = 128
-"""How deep lists and dicts may nest."""
 _TOO_DEEP: Final = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 _OPTIONS: Final = (

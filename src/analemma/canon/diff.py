@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
-    DEEPEST_CONTENT,
     HIGHEST_LEVEL,
     Kind,
     Node,
@@ -22,7 +21,7 @@ from analemma.canon.nodes import (
     too_deep,
     wire_link,
 )
-from analemma.canon.pointer import Path
+from analemma.canon.pointer import MAXIMUM_DEPTH, Path
 from analemma.canon.read import MISSING, Nodes, Reader, container_kind, inline_content, joined, root_link
 from analemma.errors import Limit
 
@@ -177,7 +176,7 @@ class _Differ:
 
     def compare(self, old: Wire, new: Wire, path: Path) -> None:
         """Record how `old` becomes `new`."""
-        if len(path) > DEEPEST_CONTENT:
+        if len(path) > MAXIMUM_DEPTH:
             raise too_deep()
         kind = container_kind(old)
         if kind != container_kind(new) or kind is None:
@@ -207,7 +206,7 @@ class _Differ:
         self.changes += [_Change("remove", (*path, key)) for key in before if key not in after]
         self.changes += added
         for key, held, wire in changed:
-            if type(held) is type(wire) is str and len(path) < DEEPEST_CONTENT:
+            if type(held) is type(wire) is str and len(path) < MAXIMUM_DEPTH:
                 # What `compare` would find, once more.
                 self.changes.append(_Change("replace", (*path, key), wire))
             else:
@@ -281,8 +280,8 @@ class _Differ:
         return [
             (
                 start,
-                joined(kind, [nodes[block] for block in olds], links[0].id),
-                joined(kind, [nodes[block] for block in news], links[1].id),
+                joined(kind, [nodes[block].body for block in olds], links[0].id),
+                joined(kind, [nodes[block].body for block in news], links[1].id),
             )
             for start, olds, news in stretches
         ]

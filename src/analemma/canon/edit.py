@@ -172,10 +172,6 @@ class EditedNodes(Nodes):
                 if block in self._parts:
                     self._cache.put(block, self.loaded(block))
 
-    def length(self, block: BlockId) -> int:
-        """Bytes of a block that was fetched or made before."""
-        return len(self.loaded(block).data)
-
     def _here(self, block: BlockId) -> Loaded | None:
         loaded = self._loaded.get(block)
         if loaded is None and (made := self.made.get(block)) is not None:
@@ -617,7 +613,7 @@ class Editor:
         """A container that has shrunk goes back inline, as if it had been built small."""
         node = self._nodes.get(link.id)
         # A leaf is a few bytes longer than what it holds, so a longer one holds too much.
-        if node.level == 0 and self._nodes.length(link.id) <= INLINE_BYTES + LEAF_HEAD_BYTES:
+        if node.level == 0 and len(self._nodes.loaded(link.id).data) <= INLINE_BYTES + LEAF_HEAD_BYTES:
             if node.kind == "map":
                 return self._packer.pack_parts({key: packed_wire(wire) for key, wire in node.body.items()})
             return self._packer.pack_parts([packed_wire(wire) for wire in node.body])
@@ -632,7 +628,7 @@ class Editor:
 
     def _unchanged(self, root: BlockId) -> Link:
         node = self._nodes.get(root)
-        size = self._nodes.length(root) + sum([link.size for link in node_links(node)])
+        size = len(self._nodes.loaded(root).data) + sum([link.size for link in node_links(node)])
         return root_link(root, node)._replace(size=size)
 
     def _map_splices(self, tree: TreeRewriter, draft: _MapDraft) -> dict[NodePath, list[Splice]]:

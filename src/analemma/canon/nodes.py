@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import libipld
 
 from analemma.canon.identity import CID_PREFIX, BlockId, block_id, from_cid, to_cid
+from analemma.canon.pointer import MAXIMUM_DEPTH
 from analemma.errors import Corrupt
 
 _new_tuple = tuple.__new__
@@ -39,8 +40,6 @@ LINKS = 1
 SPECIALS = 2
 """Flag: something here is not plain JSON, so reading has to walk it."""
 
-DEEPEST_CONTENT = 128
-"""Containers inside containers, tags around tags: the nesting that can be stored, and so the most that can be read."""
 LARGEST_NUMBER = 2**63 - 1
 """The largest count or size that a link can promise."""
 
@@ -169,7 +168,7 @@ def too_deep(block: BlockId | None = None) -> Corrupt:
     """The error for content nested deeper than anything that can be stored."""
     where = "a block" if block is None else f"block {block.hex()}"
     facts = {} if block is None else {"block": block.hex()}
-    return Corrupt(f"{where} is nested deeper than {DEEPEST_CONTENT}", **facts)
+    return Corrupt(f"{where} is nested deeper than {MAXIMUM_DEPTH}", **facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +482,7 @@ def check_node(block: BlockId, node: Node) -> None:
                     raise Corrupt(f"block {block.hex()} holds a malformed tag", block=block.hex())
                 stack.append((payload, depth + 1 if name == "map" or _is_tag(payload) else depth))
         elif cls is dict or cls is list:
-            if depth >= DEEPEST_CONTENT:
+            if depth >= MAXIMUM_DEPTH:
                 raise too_deep(block)
             stack += [(inner, depth + 1) for inner in (wire if cls is list else wire.values())]
         elif cls is bytes:
@@ -492,7 +491,7 @@ def check_node(block: BlockId, node: Node) -> None:
                 raise Corrupt(f"block {block.hex()} holds bytes without their marker", block=block.hex())
         elif cls is int and wire < -LARGEST_NUMBER - 1:
             raise Corrupt(f"block {block.hex()} holds an integer out of range", block=block.hex())
-        if depth > DEEPEST_CONTENT:
+        if depth > MAXIMUM_DEPTH:
             raise too_deep(block)
     if flags != node.flags:
         raise Corrupt(f"block {block.hex()} has flags that its content does not have", block=block.hex())

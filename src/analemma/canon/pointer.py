@@ -9,6 +9,8 @@ from analemma.errors import Invalid
 
 Path = tuple[str, ...]
 
+MAXIMUM_DEPTH = 128
+"""How deep containers may nest, and so the longest path. In what is stored, tags around tags count as well."""
 LONGEST_INDEX = 20
 """Digits; no list is that long, and converting thousands of digits is slow or refused."""
 _STRAY_TILDE = re.compile(r"~(?![01])")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, TypeVar
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
-    DEEPEST_CONTENT,
     HIGHEST_LEVEL,
     LINKS,
     Child,
@@ -35,7 +35,7 @@ from analemma.canon.nodes import (
     wire_link,
     wire_links,
 )
-from analemma.canon.pointer import Path, list_index
+from analemma.canon.pointer import MAXIMUM_DEPTH, Path, list_index
 from analemma.canon.types import Tagged, TypeRegistry
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
 
@@ -50,7 +50,7 @@ CACHED_NODES = 256
 """Nodes that a cache keeps: about a megabyte of blocks, at most eight, and about four times that decoded."""
 LARGEST_READ_BYTES = 4 * 2**30
 """Bytes of blocks, repeats counted each time, that one read may put together."""
-MOST_ROUNDS = (DEEPEST_CONTENT + 2) * (HIGHEST_LEVEL + 1)
+MOST_ROUNDS = (MAXIMUM_DEPTH + 2) * (HIGHEST_LEVEL + 1)
 """Fetches that the deepest value needs when each of its containers is the highest tree."""
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -198,7 +198,9 @@ class Nodes:
         self.get_many([link.id for link in links.values()])
         leaves = dict(zip(links, self.leaves([self.root(link) for link in links.values()]), strict=True))
         return [
-            joined(links[number].kind, leaves[number], links[number].id) if number in links else inline_content(wire)
+            joined(links[number].kind, [leaf.body for leaf in leaves[number]], links[number].id)
+            if number in links
+            else inline_content(wire)
             for number, wire in enumerate(containers)
         ]
 
@@ -219,7 +221,7 @@ class Nodes:
                         deepest = max(deepest, depth)
                     continue
                 deepest = max(deepest, depth + 1)
-                if deepest > DEEPEST_CONTENT:
+                if deepest > MAXIMUM_DEPTH:
                     return deepest
                 link = wire_link(wire)
                 if link is None:
@@ -386,29 +388,15 @@ class Reader:
             return b"".join([leaf.body[1:] for leaf in leaves])
         if kind == "value":
             return self._plain(node.body, depth) if node.flags else node.body
-        if depth >= DEEPEST_CONTENT:
+        if depth >= MAXIMUM_DEPTH:
             raise too_deep(block)
-        if kind == "list":
-            items: list[Any] = []
-            for leaf in leaves:
-                inner = self._items(leaf.body, depth + 1) if leaf.flags else leaf.body
-                if node is leaf:
-                    return inner
-                items += inner
-            return items
-        fields: dict[str, Any] = {}
-        last_key: str | None = None
+        bodies = []
         for leaf in leaves:
             body = leaf.body
-            if node is not leaf:
-                if last_key is not None and sort_key(next(iter(body))) <= sort_key(last_key):
-                    raise Corrupt(f"block {block.hex()} is a map out of order", block=block.hex())
-                last_key = next(reversed(body))
-            inner_fields = self._fields(body, depth + 1) if leaf.flags else body
-            if node is leaf:
-                return inner_fields
-            fields |= inner_fields
-        return fields
+            if leaf.flags:
+                body = self._items(body, depth + 1) if kind == "list" else self._fields(body, depth + 1)
+            bodies.append(body)
+        return joined(kind, bodies, block)
 
     def _items(self, wires: list[Wire], depth: int) -> list[Any]:
         items: list[Any] = []
@@ -439,7 +427,7 @@ class Reader:
         if cls is dict and is_special(wire):
             return self._special(wire, depth)
         if cls is dict or cls is list:
-            if depth >= DEEPEST_CONTENT:
+            if depth >= MAXIMUM_DEPTH:
                 raise too_deep()
             return self._fields(wire, depth + 1) if cls is dict else self._items(wire, depth + 1)
         if cls is bytes:
@@ -464,12 +452,12 @@ class Reader:
                 value = -0.0
                 break
             if name == "map":
-                if depth >= DEEPEST_CONTENT:
+                if depth >= MAXIMUM_DEPTH:
                     raise too_deep()
                 value = {"": self._plain(wire, depth + 1)}
                 break
             depth += 1 if names else 0
-            if depth > DEEPEST_CONTENT:
+            if depth > MAXIMUM_DEPTH:
                 raise too_deep()
             names.append(name)
             if not is_special(wire):
@@ -592,14 +580,16 @@ def inline_content(wire: Wire) -> Any:
     return {"": read_special(wire)[1]} if is_special(wire) else wire
 
 
-def joined(kind: Kind, leaves: Sequence[Node], tree: BlockId) -> Content:
+def joined(kind: Kind, bodies: Sequence[Any], tree: BlockId) -> Any:
     """What leaves of a list or map hold together, in order; for errors, of which tree they are."""
-    if len(leaves) == 1:
-        return leaves[0].body  # type: ignore[no-any-return]
+    if len(bodies) == 1:
+        return bodies[0]
     if kind == "list":
-        return [wire for leaf in leaves for wire in leaf.body]
-    fields = {key: wire for leaf in leaves for key, wire in leaf.body.items()}
-    order = [sort_key(key) for leaf in leaves for key in (next(iter(leaf.body)), next(reversed(leaf.body)))]
-    if len(fields) != sum([leaf.length for leaf in leaves]) or sorted(order) != order:
+        return [*chain.from_iterable(bodies)]
+    fields: dict[str, Any] = {}
+    for body in bodies:
+        fields |= body
+    order = [sort_key(key) for body in bodies if body for key in (next(iter(body)), next(reversed(body)))]
+    if len(fields) != sum(map(len, bodies)) or sorted(order) != order:
         raise broken_promise(tree)
     return fields

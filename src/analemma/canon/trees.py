@@ -69,12 +69,8 @@ class Trees:
 
     def build(self, value: Any) -> Edited:
         """The tree of a value, with all its blocks."""
-        return _built(Packer(self.registry), value)
-
-    def assemble(self, value: Any) -> Edited:
-        """The tree of a value that may hold parts of stored trees (`Stored`), with all its blocks but theirs: whoever
-        stores it must hold on to a version that has those."""
-        return _built(Packer(self.registry, accept=lambda links: None), value)
+        packer = Packer(self.registry)
+        return Edited(packer.pack_root(value), tuple(packer.made.values()))
 
     def pack(self, value: Any) -> tuple[Wire, tuple[Block, ...]]:
         """A value as it stands inside another block, with the blocks of its larger parts."""
@@ -132,11 +128,6 @@ class Trees:
 
     def _reader(self) -> Reader:
         return Reader(self.fetch, self.registry, self.unknown)
-
-
-def _built(packer: Packer, value: Any) -> Edited:
-    root = packer.pack_root(value)
-    return Edited(root, tuple(packer.made.values()))
 
 
 class Promises:

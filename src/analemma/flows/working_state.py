@@ -11,14 +11,13 @@ from analemma.bag.tracked import BagStore
 from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
-    DEEPEST_CONTENT,
     Block,
     Link,
     Stored,
     Wire,
     link_wire,
 )
-from analemma.canon.pointer import format_pointer
+from analemma.canon.pointer import MAXIMUM_DEPTH, format_pointer
 from analemma.canon.read import MISSING
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey
@@ -95,7 +94,8 @@ class WorkingState:
         wires = _fields(trees, root, wanted)
         if len(wires) != root.count:
             # A state of its own, which shares what is below its fields: what is not granted is not there to be found.
-            made = trees.assemble({name: Stored(wire, DEEPEST_CONTENT - 1) for name, wire in wires.items()})
+            shared = [Operation("put", (name,), Stored(wire, MAXIMUM_DEPTH - 1)) for name, wire in wires.items()]
+            made = apply_update(trees, None, DeltaUpdate(tuple(shared)))
             trees, root = trees.over(made.by_id), made.root
         return _Part(self.root.id, wanted, trees, root)
 

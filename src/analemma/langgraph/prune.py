@@ -165,7 +165,7 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
             return True
         if doomed:
             # The branch has others that stay: what it ends with holds nothing.
-            nothing = threads.context.trees.assemble({})
+            nothing = threads.context.trees.build({})
             _commit_on(threads, key, head, nothing, message="its checkpoints were removed")
             continue
         # Below the head: one that came to be since we looked is above it.

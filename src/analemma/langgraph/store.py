@@ -34,7 +34,8 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from analemma.canon.canonical_json import MAXIMUM_DEPTH, canonical_json, parse_json
+from analemma.canon.canonical_json import canonical_json, parse_json
+from analemma.canon.pointer import MAXIMUM_DEPTH
 from analemma.catalog.langgraph.items import ItemChange, ItemReader, SqlItems, StoredItem
 from analemma.catalog.leases import DatabaseClock, database_clock
 from analemma.catalog.names import check_part, check_texts

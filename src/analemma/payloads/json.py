@@ -18,9 +18,9 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from analemma.canon.build import LARGEST_INT, MAXIMUM_DEPTH, SMALLEST_INT, Packer, TooLarge
+from analemma.canon.build import LARGEST_INT, SMALLEST_INT, Packer, TooLarge
 from analemma.canon.nodes import Wire, encode, is_special
-from analemma.canon.pointer import format_pointer
+from analemma.canon.pointer import MAXIMUM_DEPTH, format_pointer
 from analemma.canon.read import UnknownTypes
 from analemma.canon.types import RESERVED_NAMES, Tagged, TypeRegistry
 from analemma.errors import AnalemmaError, Invalid, Limit
