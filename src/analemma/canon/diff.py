@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
@@ -145,14 +145,6 @@ def _shortest_script(old: Sequence[Hashable], new: Sequence[Hashable], gap: Gap)
     return []
 
 
-class _Change(NamedTuple):
-    """An operation whose value is still in stored form."""
-
-    op: Literal["add", "replace", "remove"]
-    path: Path
-    wire: Wire = None
-
-
 def diff(old: BlockId, new: BlockId, nodes: Nodes, reader: Reader) -> list[Operation]:
     """The operations (RFC 6902: add, replace, remove) that turn the tree at `old` into the one at `new`; values are
     read by the reader."""
@@ -161,18 +153,16 @@ def diff(old: BlockId, new: BlockId, nodes: Nodes, reader: Reader) -> list[Opera
     roots = nodes.get_many([old, new])
     differ = _Differ(nodes)
     differ.compare(link_wire(root_link(old, roots[old])), link_wire(root_link(new, roots[new])), ())
-    values = reader.read_wires([change.wire for change in differ.changes])
-    return [
-        Operation(change.op, change.path, None if change.op == "remove" else value)
-        for change, value in zip(differ.changes, values, strict=True)
-    ]
+    values = reader.read_wires([change.value for change in differ.changes])
+    return [Operation(op, path, value) for (op, path, _), value in zip(differ.changes, values, strict=True)]
 
 
 class _Differ:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._looked_at = 0
-        self.changes: list[_Change] = []
+        self.changes: list[Operation] = []
+        """With values in stored form."""
 
     def compare(self, old: Wire, new: Wire, path: Path) -> None:
         """Record how `old` becomes `new`."""
@@ -181,7 +171,7 @@ class _Differ:
         kind = container_kind(old)
         if kind != container_kind(new) or kind is None:
             if _differ(old, new):
-                self.changes.append(_Change("replace", path, new))
+                self.changes.append(Operation("replace", path, new))
         elif kind == "map":
             self._compare_maps(old, new, path)
         else:
@@ -193,22 +183,22 @@ class _Differ:
         for _, olds, news in self._stretches("map", old, new):
             before |= olds
             after |= news
-        added: list[_Change] = []
+        added: list[Operation] = []
         changed: list[tuple[str, Wire, Wire]] = []
         # Most of the fields in leaves that differ are the same, and most of them texts.
         for key, wire in after.items():
             held = before.get(key, MISSING)
             if held is MISSING:
-                added.append(_Change("add", (*path, key), wire))
+                added.append(Operation("add", (*path, key), wire))
             elif (held != wire) if type(held) is type(wire) is str else _differ(held, wire):
                 changed.append((key, held, wire))
         self._prefetch([(held, wire) for _, held, wire in changed])
-        self.changes += [_Change("remove", (*path, key)) for key in before if key not in after]
+        self.changes += [Operation("remove", (*path, key)) for key in before if key not in after]
         self.changes += added
         for key, held, wire in changed:
             if type(held) is type(wire) is str and len(path) < MAXIMUM_DEPTH:
                 # What `compare` would find, once more.
-                self.changes.append(_Change("replace", (*path, key), wire))
+                self.changes.append(Operation("replace", (*path, key), wire))
             else:
                 self.compare(held, wire, (*path, key))
 
@@ -226,9 +216,9 @@ class _Differ:
                         before[gap.old_start + number], after[gap.new_start + number], (*path, str(place + number))
                     )
                 for _ in range(gap.old_start + paired, gap.old_stop):
-                    self.changes.append(_Change("remove", (*path, str(place + paired))))
+                    self.changes.append(Operation("remove", (*path, str(place + paired))))
                 for number in range(paired, gap.new_stop - gap.new_start):
-                    self.changes.append(_Change("add", (*path, str(place + number)), after[gap.new_start + number]))
+                    self.changes.append(Operation("add", (*path, str(place + number)), after[gap.new_start + number]))
 
     def _prefetch(self, pairs: Sequence[tuple[Wire, Wire]]) -> None:
         """Fetch the roots of all pairs that will be looked into, together."""

@@ -202,7 +202,7 @@ NodePath = tuple[int, ...]
 
 
 class Splice(NamedTuple):
-    """Within one node: the entries from `start` up to `stop` give way to others."""
+    """Within one node, or within a whole list: the entries from `start` up to `stop` give way to others."""
 
     start: int
     stop: int
@@ -218,8 +218,6 @@ class _Replaced(NamedTuple):
 
 
 Splices = Mapping[NodePath, Sequence[Splice]]
-Span = tuple[int, int, list[Entry]]
-"""The items from one position up to another give way to others."""
 
 
 class TreeRewriter:
@@ -287,13 +285,9 @@ class TreeRewriter:
         return loaded
 
     def _new_root(self, entries: list[Entry]) -> Link:
-        if not entries:
-            return self._packer.sequence(self._kind, [])
-        if len(entries) > 1:
-            return self._packer.sequence(self._kind, entries, self._height + 1)
+        if len(entries) != 1:
+            return self._packer.sequence(self._kind, entries, self._height + 1 if entries else 0)
         link = child_link(self._kind, entries[0][2])
-        if not self._height:
-            return link
         # What was a wide level may have become a single node: the root is the lowest level that has just one.
         node = self._nodes.get(link.id)
         while node.level and len(node.body) == 1:
@@ -650,7 +644,7 @@ class Editor:
         return splices
 
     def _list_splices(self, tree: TreeRewriter, draft: _ListDraft) -> dict[NodePath, list[Splice]]:
-        spans: list[Span] = []
+        spans: list[Splice] = []
         position = 0
         fresh: list[Entry] = []
         total = tree.node(()).length
@@ -660,11 +654,10 @@ class Editor:
                     fresh.append(list_entry(self._finish(slot)))
                 continue
             if run.start > position or fresh:
-                spans.append((position, run.start, fresh))
+                spans.append(Splice(position, run.start, fresh))
                 fresh = []
             position = run.stop
-        by_leaf = tree.spread(spans, _split_spans) if spans else {}
-        return {path: [Splice(*span) for span in inner] for path, inner in by_leaf.items()}
+        return tree.spread(spans, _split_spans) if spans else {}
 
     def _new_blocks(self, root: BlockId) -> tuple[Block, ...]:
         """The blocks of the new tree that are not in the old one. Drafts leave others behind; those are forgotten."""
@@ -703,7 +696,7 @@ def _index(token: str, length: int, path: Path, *, inserting: bool = False) -> i
         ) from None
 
 
-def _split_spans(node: Node, spans: Sequence[Span]) -> Iterable[tuple[int, Span]]:
+def _split_spans(node: Node, spans: Sequence[Splice]) -> Iterable[tuple[int, Splice]]:
     """Which spans of positions below a node fall into which of its children. New items go where their span starts."""
     ends = list(accumulate([child[1] for child in node.body]))
     # Spans are in order: children that end before the first one starts have no part in this.
@@ -711,14 +704,14 @@ def _split_spans(node: Node, spans: Sequence[Span]) -> Iterable[tuple[int, Span]
     offset = ends[first - 1] if first else 0
     for number in range(first, len(ends)):
         end = ends[number]
-        rest: list[Span] = []
+        rest: list[Splice] = []
         for start, stop, fresh in spans:
             if start >= end and not (number == len(ends) - 1 and start == end):
-                rest.append((start, stop, fresh))
+                rest.append(Splice(start, stop, fresh))
                 continue
-            yield number, (start - offset, min(stop, end) - offset, fresh)
+            yield number, Splice(start - offset, min(stop, end) - offset, fresh)
             if stop > end:
-                rest.append((end, stop, []))
+                rest.append(Splice(end, stop, []))
         if not rest:
             return
         spans, offset = rest, end
