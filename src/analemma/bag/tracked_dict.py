@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analemma.bag.tracked import MAKERS, SCALARS, SLOTS, Base, NotLoaded, Tracked, after, resolve, shallow
 from analemma.canon.nodes import Wire, sort_key
@@ -95,12 +95,13 @@ class TrackedDict(Tracked, dict[str, Any]):
     def __len__(self) -> int:
         return self._shell.length if self._shell is not None else dict.__len__(self)
 
-    __iter__ = after(Tracked._load_shallow, dict.__iter__)
-    __reversed__ = after(Tracked._load_shallow, dict.__reversed__)
-    keys = after(Tracked._load_shallow, dict.keys)
-    # All values, with everything below, in few batched reads.
-    values = after(Tracked.load, dict.values)
-    items = after(Tracked.load, dict.items)
+    if not TYPE_CHECKING:
+        # The keys need no values; all values come with everything below them, in few batched reads.
+        __iter__ = after(Tracked._load_shallow, dict.__iter__)
+        __reversed__ = after(Tracked._load_shallow, dict.__reversed__)
+        keys = after(Tracked._load_shallow, dict.keys)
+        values = after(Tracked.load, dict.values)
+        items = after(Tracked.load, dict.items)
 
     def to_dict(self) -> dict[str, Any]:
         """A copy of plain dicts and lists, detached from the store."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, count
 from operator import index as as_index
 from operator import is_not
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from analemma.bag.tracked import MAKERS, SLOTS, Base, NotLoaded, Tracked, after, load_whole, resolve, shallow
 from analemma.canon.diff import Gap, align
@@ -174,11 +174,16 @@ class TrackedList(Tracked, list[Any]):
     def __len__(self) -> int:
         return self._shell.runs.length if self._shell is not None else list.__len__(self)
 
-    __iter__ = after(Tracked._resolve_all, list.__iter__)
-    __reversed__ = after(Tracked._resolve_all, list.__reversed__)
-    __contains__ = after(Tracked._resolve_all, list.__contains__)
-    index = after(Tracked._resolve_all, list.index)
-    count = after(Tracked._resolve_all, list.count)
+    if not TYPE_CHECKING:
+        __iter__ = after(Tracked._resolve_all, list.__iter__)
+        __reversed__ = after(Tracked._resolve_all, list.__reversed__)
+        __contains__ = after(Tracked._resolve_all, list.__contains__)
+        index = after(Tracked._resolve_all, list.index)
+        count = after(Tracked._resolve_all, list.count)
+        __lt__ = _compared(list.__lt__)
+        __le__ = _compared(list.__le__)
+        __gt__ = _compared(list.__gt__)
+        __ge__ = _compared(list.__ge__)
 
     def to_list(self) -> list[Any]:
         """A copy of plain dicts and lists, detached from the store."""
@@ -188,11 +193,6 @@ class TrackedList(Tracked, list[Any]):
         if isinstance(other, list) and (self is other or len(self) != len(other)):
             return self is other
         return _equal(self, other)  # type: ignore[no-any-return]
-
-    __lt__ = _compared(list.__lt__)
-    __le__ = _compared(list.__le__)
-    __gt__ = _compared(list.__gt__)
-    __ge__ = _compared(list.__ge__)
 
     __hash__ = None
 
