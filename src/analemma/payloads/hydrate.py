@@ -60,13 +60,16 @@ class LeasedTrees(Base):
         found = {number: lazy.load() for number, lazy in enumerate(wires) if not isinstance(lazy, StoredField)}
         stored = [number for number in range(len(wires)) if number not in found]
         stored.sort(key=lambda number: -wires[number].size_bytes)
-        workers = min(reader_count(), len(stored))
-        shares = [stored[start::workers] for start in range(workers)]
-        with ThreadPoolExecutor(workers or 1, thread_name_prefix="analemma-hydrate") as executor:
-            # A lone share needs no thread, and most loads are of one field.
-            run = executor.map if workers > 1 else map
-            for share, values in zip(shares, run(lambda of: self._read([wires[n] for n in of]), shares), strict=True):
-                found.update(zip(share, values, strict=True))
+        if len(stored) > 1:
+            workers = min(reader_count(), len(stored))
+            shares = [stored[start::workers] for start in range(workers)]
+            with ThreadPoolExecutor(workers, thread_name_prefix="analemma-hydrate") as executor:
+                read = [*executor.map(lambda share: self._read([wires[number] for number in share]), shares)]
+        else:
+            # Most loads are of one field, which needs no thread.
+            shares, read = [stored], [self._read([wires[number] for number in stored])]
+        for share, values in zip(shares, read, strict=True):
+            found.update(zip(share, values, strict=True))
         return [found[number] for number in range(len(wires))]
 
     def use(self, pointers: Sequence[Pointer], owner_id: str | None, workflow_id: str | None) -> dict[LeaseId, Lease]:
@@ -87,9 +90,9 @@ class LeasedTrees(Base):
         assert isinstance(fields, dict)
         return {name: StoredField(pointer, execution, grouped=True, wire=wire) for name, wire in fields.items()}
 
-    def names_of(self, pointer: Pointer) -> tuple[str, ...]:
-        """The names in a tree that is a list of them."""
-        return check_names(self._read([StoredField(pointer, "")])[0])
+    def names_of(self, deleted: tuple[str, ...] | Pointer) -> tuple[str, ...]:
+        """The names of a note's deleted fields."""
+        return check_names(self._read([StoredField(deleted, "")])[0]) if isinstance(deleted, Pointer) else deleted
 
     def guarded(self, pointer: Pointer, read: Callable[[], T]) -> T:
         """Read something behind a pointer; Denied if it was released meanwhile."""
@@ -121,10 +124,10 @@ class LeasedTrees(Base):
 class Arrival:
     """The event that a state came from, checked: what the state's changes are relative to."""
 
-    source: object
-    """The payloads it came through: pointers mean nothing to any other."""
     trees: LeasedTrees
-    note: Note | None
+    """Where its pointers lead: they mean nothing to the payloads of any other."""
+    note: Note
+    """Without names, of an event that we did not write."""
     owner_id: str | None
     workflow_id: str | None
     execution_id: str | None
