@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
 from analemma.errors import Limit
-
-
-class Candidate(NamedTuple):
-    """A field that may leave. Sizes are what it adds to the payload's JSON, name and separators included."""
-
-    name: str
-    inline_bytes: int | None
-    """None: it must leave (over the threshold, forced, or in the store already)."""
-    pointer_bytes: int | None
-    """None: its name cannot stand in a pointer, so it can only leave together with others."""
-    first: bool = False
-    """A field of the data plane: it leaves before those that are not."""
-    weight: float = 1.0
-    """Larger ones leave first; this is how much a byte of it counts (see `Temperatures`)."""
 
 
 class Plan(NamedTuple):
@@ -33,37 +19,47 @@ class Plan(NamedTuple):
 
 
 def plan_payload(
-    candidates: Sequence[Candidate], *, fixed_bytes: int, group_bytes: int, target_bytes: int, limit_bytes: int
+    inline_bytes: Mapping[str, int | None],
+    pointer_bytes: Mapping[str, int | None],
+    in_order: Callable[[Mapping[str, int]], Iterable[str]],
+    *,
+    fixed_bytes: int,
+    group_bytes: int,
+    target_bytes: int,
+    limit_bytes: int,
 ) -> Plan:
     """Let fields leave until the payload is within the target, or nothing is left whose leaving would help; Limit if
     it is over the limit then.
 
-    First fields are replaced by pointers of their own, largest first. When all that are larger than a pointer have
-    left and it is still too much, the small ones go together into one group behind one pointer; and when that is not
-    enough, pointers follow them there.
+    Given is what each field adds to the payload's JSON, name and separators included: as it is (None: it must leave),
+    and as a pointer (None: its name cannot stand in one, so it can only leave together with others). First fields are
+    replaced by pointers of their own, `in_order`. When all that are larger than a pointer have left and it is still too
+    much, the small ones go together into one group behind one pointer; and when that is not enough, pointers follow
+    them there.
     """
-    kept = {field.name: field.inline_bytes for field in candidates if field.inline_bytes is not None}
-    leaving = [field for field in candidates if field.inline_bytes is None]
-    pointed = {field.name: field.pointer_bytes for field in leaving if field.pointer_bytes is not None}
-    grouped = {field.name for field in leaving if field.pointer_bytes is None}
+    kept = {name: size for name, size in inline_bytes.items() if size is not None}
+    leaving = {name: pointer_bytes[name] for name in inline_bytes if name not in kept}
+    pointed = {name: size for name, size in leaving.items() if size is not None}
+    grouped = leaving.keys() - pointed
     total = fixed_bytes + sum(kept.values()) + sum(pointed.values()) + (group_bytes if grouped else 0)
 
-    for field in _in_order(candidates, kept):
+    for name in in_order(kept):
         if total <= target_bytes:
             break
-        if field.pointer_bytes is not None and field.pointer_bytes < kept[field.name]:
-            total += field.pointer_bytes - kept.pop(field.name)
-            pointed[field.name] = field.pointer_bytes
+        size = pointer_bytes[name]
+        if size is not None and size < kept[name]:
+            total += size - kept.pop(name)
+            pointed[name] = size
 
     movable = kept | pointed
     if total > target_bytes and (grouped or sum(movable.values()) > group_bytes):
         if not grouped:
             total += group_bytes
-        for field in (*_in_order(candidates, kept), *_in_order(candidates, pointed)):
+        for name in (*in_order(kept), *in_order(pointed)):
             if total <= target_bytes:
                 break
-            total -= movable[field.name]
-            grouped.add(field.name)
+            total -= movable[name]
+            grouped.add(name)
 
     if total > limit_bytes:
         raise Limit(
@@ -73,12 +69,6 @@ def plan_payload(
             limit=limit_bytes,
         )
     return Plan(kept.keys() - grouped, pointed.keys() - grouped, grouped, total)
-
-
-def _in_order(candidates: Iterable[Candidate], sizes: dict[str, int]) -> list[Candidate]:
-    """Those with a size, in the order in which they leave."""
-    chosen = [field for field in candidates if field.name in sizes]
-    return sorted(chosen, key=lambda field: (not field.first, -sizes[field.name] * field.weight, field.name))
 
 
 START_RATE = 0.3

@@ -16,7 +16,7 @@ from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, Lease, LeaseId, Lea
 from analemma.catalog.port import BranchKey
 from analemma.context import Context
 from analemma.errors import AnalemmaError, Internal, Invalid, Limit
-from analemma.payloads.budget import Candidate, Plan, Temperatures, plan_payload
+from analemma.payloads.budget import Plan, Temperatures, plan_payload
 from analemma.payloads.fields import FieldPolicy
 from analemma.payloads.hydrate import HydratedState, LeasedTrees, StoredField, build_field
 from analemma.payloads.json import Encoded, encode_field, field_bytes, text_bytes
@@ -58,9 +58,9 @@ class Dehydration:
         self._kept: set[LeaseId] = set()
         self._blocks: dict[BlockId, Block] = {}
 
-    def run(self, state: Mapping[str, Any], source: object, *, delta: bool) -> dict[str, Any]:
+    def run(self, state: Mapping[str, Any], *, delta: bool) -> dict[str, Any]:
         """The payload of a state; of a state that came from a payload, with `delta`, only what changed since."""
-        said = self._collect(state, source, delta=delta)
+        said = self._collect(state, delta=delta)
         for name in self._values:
             if type(name) is not str:
                 raise Invalid(f"a state has a field named by a {type(name).__name__}", hint="field names are strings")
@@ -82,13 +82,13 @@ class Dehydration:
         self._store()
         return payload
 
-    def _collect(self, state: Mapping[str, Any], source: object, *, delta: bool) -> dict[str, Any]:
+    def _collect(self, state: Mapping[str, Any], *, delta: bool) -> dict[str, Any]:
         """Take the fields that go out; what the note says of them."""
         if not isinstance(state, Mapping):
             raise Invalid(f"a state is a mapping of fields, not a {type(state).__name__}", hint="pass a dict")
         origin, note = state.origin if isinstance(state, HydratedState) else None, self._note
         whose = (note.owner_id, note.workflow_id)
-        if origin is None or origin.source is not source or (origin.owner_id, origin.workflow_id) != whose:
+        if origin is None or origin.trees is not self._leased or (origin.owner_id, origin.workflow_id) != whose:
             if not isinstance(state, HydratedState) and isinstance(state, Tracked):
                 return self._collect_bag(state, delta=delta)
             # Pointers of another workflow are worth nothing here, and neither is a delta against what is there.
@@ -170,18 +170,17 @@ class Dehydration:
             if not self._stored[name].grouped:
                 sizes[name] = None
         weights = self._temperatures.weights(workflow, seen)
-        candidates = [
-            Candidate(
-                name,
-                size,
-                field_bytes(name, ROOM_BYTES - len("null") + text_bytes(name)) if can_be_pointed(name) else None,
-                first=name in policy.data_fields,
-                weight=weights.get(name, 1.0),
-            )
-            for name, size in sizes.items()
-        ]
+
+        def in_order(bytes_of: Mapping[str, int]) -> list[str]:
+            """Those of the data plane first, then the largest."""
+            weighed = {name: -size * weights.get(name, 1.0) for name, size in bytes_of.items()}
+            return sorted(weighed, key=lambda name: (name not in policy.data_fields, weighed[name], name))
+
+        unnamed = ROOM_BYTES - len("null")
         return plan_payload(
-            candidates,
+            sizes,
+            {name: field_bytes(name, unnamed + text_bytes(name)) if can_be_pointed(name) else None for name in sizes},
+            in_order,
             fixed_bytes=fixed,
             group_bytes=len(', "overflow": ') + ROOM_BYTES,
             target_bytes=policy.target_bytes,

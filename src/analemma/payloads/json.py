@@ -157,6 +157,7 @@ class Decoder:
     def _parts(self, pairs: Iterable[tuple[Any, Any]], depth: int) -> list[Any]:
         found, path = [], self._path
         path.append(None)
+        # The last token is where it is by now.
         for path[-1], part in pairs:
             found.append(self._value(part, depth + 1))
         path.pop()

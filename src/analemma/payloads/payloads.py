@@ -87,7 +87,7 @@ class Payloads:
         for name in sorted(forced & policy.control_fields):
             raise Invalid(f"{name!r} is a control field, and those never leave", hint="leave it out of the list")
         making = Dehydration(self._context, self._leased, self._temperatures, policy, note, forced)
-        return making.run(state, self, delta=return_delta)
+        return making.run(state, delta=return_delta)
 
     def hydrate(
         self,
@@ -109,7 +109,7 @@ class Payloads:
         wanted = field_names(load_fields, "load_fields")
         state = self._arrive(event, skip, owner_id, workflow_id, base is not None)
         note = _arrival(state).note
-        if note is not None and note.delta and base is not None:
+        if note.delta and base is not None:
             under = self.hydrate(base, skip_fields=skip, owner_id=note.owner_id, workflow_id=note.workflow_id)
             if _arrival(under).state != note.base:
                 raise Conflict(
@@ -235,27 +235,22 @@ class Payloads:
     ) -> dict[str, Any]:
         """A payload's note goes along, so that its pointers can be read; but not the pointer to fields that are
         together behind it. Those of them that are visible are taken out and stand in the event themselves."""
-        note = parse_note(event[PAYLOAD_KEY])
-        deleted = note.deleted
-        if note.overflow is not None or isinstance(deleted, Pointer):
-            state = self._arrive({PAYLOAD_KEY: event[PAYLOAD_KEY]}, frozenset(), None, None, True)
-            inside = [name for name in state if name in visible]
-            state.load(inside)
-            for name in inside:
-                made = encode_field(name, state[name], self._context.trees.registry, self.policy.limit_bytes)
-                if made is None:
-                    raise Limit(
-                        f"field {name!r} does not fit into the filtered event",
-                        hint="filter the state before it is dehydrated",
-                        limit=self.policy.limit_bytes,
-                    )
-                kept[name] = made.json
-            if isinstance(deleted, Pointer):
-                deleted = self._leased.names_of(deleted)
+        state = self._arrive({PAYLOAD_KEY: event[PAYLOAD_KEY]}, frozenset(), None, None, True)
+        inside = [name for name in state if name in visible]
+        state.load(inside)
+        for name in inside:
+            made = encode_field(name, state[name], self._context.trees.registry, self.policy.limit_bytes)
+            if made is None:
+                raise Limit(
+                    f"field {name!r} does not fit into the filtered event",
+                    hint="filter the state before it is dehydrated",
+                    limit=self.policy.limit_bytes,
+                )
+            kept[name] = made.json
+        note = _arrival(state).note
         # Names tell something too.
-        shown = tuple(name for name in deleted if name in visible)
-        said = replace(note, overflow=None, deleted=shown)
-        return {PAYLOAD_KEY: said.to_json(), **kept}
+        shown = tuple(name for name in self._leased.names_of(note.deleted) if name in visible)
+        return {PAYLOAD_KEY: replace(note, overflow=None, deleted=shown).to_json(), **kept}
 
     def _bytes_of(self, event: Mapping[str, Any]) -> int:
         """How many bytes the fields of an event take as JSON; Limit if one takes more than an event may have."""
@@ -284,10 +279,10 @@ class Payloads:
         if PAYLOAD_KEY not in event:
             wrapped = next((event[key] for key in WRAPPERS if isinstance(event.get(key), dict)), None)
             event = wrapped if self._is_state(wrapped) else event
-        note = parse_note(event[PAYLOAD_KEY]) if PAYLOAD_KEY in event else None
-        owner = _agreed("owner", owner_id, note.owner_id if note else None, event, outer, "ownerId")
-        workflow = _agreed("workflow", workflow_id, note.workflow_id if note else None, event, outer, "workflowId")
-        execution = note.execution_id if note else said_by(event, "execution_id") or said_by(outer, "execution_id")
+        note = parse_note(event[PAYLOAD_KEY]) if PAYLOAD_KEY in event else Note("", "", "")
+        owner = _agreed("owner", owner_id, note.owner_id, event, outer, "ownerId")
+        workflow = _agreed("workflow", workflow_id, note.workflow_id, event, outer, "workflowId")
+        execution = note.execution_id or said_by(event, "execution_id") or said_by(outer, "execution_id")
         trees = self._context.trees
         decoder = Decoder(trees.registry, trees.unknown, limit_bytes=self._event_bytes)
         values: dict[str, Any] = {}
@@ -306,15 +301,15 @@ class Payloads:
             else:
                 values[name] = decoder.decode(name, value)
                 fields[name] = packed_form(values[name], trees.registry, (name,))
-        if note is not None and note.delta and not has_base:
+        if note.delta and not has_base:
             raise Invalid("the event is a delta", hint="pass the event that it was made from as `base`")
         for name, lazy in self._stored(pointers, note, owner, workflow):
             if name in fields:
                 raise Invalid(f"field {name!r} is in the event twice", hint="pass payloads on as they came")
             if name not in skip:
                 values[name], fields[name] = NotLoaded(lazy), lazy
-        named = note.state if note is not None and note.state is not None else self._name_of(event)
-        return HydratedState(values, Arrival(self, self._leased, note, owner, workflow, execution, named, fields))
+        named = note.state or self._name_of(event)
+        return HydratedState(values, Arrival(self._leased, note, owner, workflow, execution, named, fields))
 
     def _name_of(self, event: dict[str, Any]) -> str:
         """An event that we did not write is named by what it holds; one that is no JSON like no other."""
@@ -324,13 +319,11 @@ class Payloads:
             return self._context.entropy.random_bytes(STATE_NAME_BYTES).hex()
 
     def _stored(
-        self, pointers: Mapping[str, Pointer], note: Note | None, owner_id: str | None, workflow_id: str | None
+        self, pointers: Mapping[str, Pointer], note: Note, owner_id: str | None, workflow_id: str | None
     ) -> Iterator[tuple[str, StoredField]]:
         """Where an event's fields are in the store, if all its pointers are good."""
-        overflow = note.overflow if note else None
-        asked = [*pointers.values(), *([overflow] if overflow else [])]
-        if note is not None and isinstance(note.deleted, Pointer):
-            asked.append(note.deleted)
+        together = [each for each in (note.overflow, note.deleted) if isinstance(each, Pointer)]
+        asked = [*pointers.values(), *together]
         if asked and (owner_id is None or workflow_id is None):
             raise Denied(
                 "the event has pointers, and nothing says whose they are",
@@ -339,16 +332,14 @@ class Payloads:
         leases = self._leased.use(asked, owner_id, workflow_id)
         for name, pointer in pointers.items():
             yield name, StoredField(pointer, leases[pointer.lease].execution)
-        if overflow is not None:
-            yield from self._leased.fields_of(overflow, leases[overflow.lease].execution).items()
+        if note.overflow is not None:
+            yield from self._leased.fields_of(note.overflow, leases[note.overflow.lease].execution).items()
 
     def _merged(self, under: HydratedState, over: HydratedState, skip: frozenset[str]) -> HydratedState:
         """A delta's fields in place of those of its base, without those that it deletes. The base's fields keep their
         places in the store."""
         below, above = _arrival(under), _arrival(over)
-        assert above.note is not None
-        deleted = above.note.deleted
-        gone = skip.union(over, self._leased.names_of(deleted) if isinstance(deleted, Pointer) else deleted)
+        gone = skip.union(over, self._leased.names_of(above.note.deleted))
 
         def merged(base: Mapping[str, T], changed: Mapping[str, T]) -> dict[str, T]:
             return {name: value for name, value in base.items() if name not in gone} | dict(changed)
@@ -363,13 +354,13 @@ def _arrival(state: HydratedState) -> Arrival:
 
 
 def _agreed(
-    what: str, asked: str | None, noted: str | None, event: Mapping[str, Any], outer: Mapping[str, Any], control: str
+    what: str, asked: str | None, noted: str, event: Mapping[str, Any], outer: Mapping[str, Any], control: str
 ) -> str | None:
     """Whose the event is: as the caller says, and then the note must say the same; else as the note says; else as a
     control field does."""
     if asked is not None:
         check_name(asked, what)
-        if noted is not None and noted != asked:
+        if noted not in ("", asked):
             raise Denied(f"the event is of another {what}", hint="it was made for someone else")
         return asked
     return noted or said_by(event, control) or said_by(outer, control)
