@@ -214,7 +214,8 @@ class CommitRequest:
     blocks: tuple[BlockRow, ...]
     """Every block emitted, whether or not it is believed to be stored already."""
     bases: tuple[BlockId, ...] = ()
-    """Manifests whose blocks are linked without being emitted: parent, fork or rollback source, both merge sides."""
+    """Manifests whose blocks are linked without being emitted, besides the expected head's: fork or rollback source,
+    the other side of a merge."""
     uploads: tuple[UploadId, ...] = ()
     events: tuple[OutboxEvent, ...] = ()
     idempotency: Idempotency | None = None

@@ -317,10 +317,8 @@ class Commits:
         """Make everything that the commit of a proposal that was checked will store; large blocks are uploaded, and
         nothing counts yet. A branch of whose name there was another goes on `behind` where that ended."""
         expected, version, parent = proposal.expected, proposal.version, proposal.parent
-        bases = proposal.bases
         if expected is not None:
             version, parent = expected.version + 1, expected.manifest
-            bases = tuple(dict.fromkeys((parent, *bases)))
         elif behind is not None:
             version = max(version, behind.version + 1)  # guard: branch.counting
         now_us = self._clock.now_us()
@@ -365,7 +363,7 @@ class Commits:
             manifest=manifest.row(block.id),
             record=record,
             blocks=prepared.rows,
-            bases=bases,
+            bases=proposal.bases,
             uploads=prepared.uploads,
             events=events,
             idempotency=idempotency,

@@ -233,6 +233,8 @@ class Pending:
     def _apply_wanted(self, deadline: float | None = None) -> bool:
         """Apply what is pending on the first branches that are wanted; False if it is late, or something is in the way
         of all of them. Those with which it is not done are wanted again."""
+        if not self._wanted:
+            return True
         with self._turn(deadline) as is_ours:
             if not is_ours:
                 return False
@@ -247,7 +249,7 @@ class Pending:
                 left = [key for key in keys if done.more or key in done.unsettled]
             finally:
                 self._wanted |= dict.fromkeys(left)
-        return not keys or len(stuck) < len(keys)
+        return len(stuck) < len(keys)
 
     def _is_late(self, deadline: float | None) -> bool:
         return deadline is not None and self._clock.monotonic() >= deadline

@@ -51,7 +51,6 @@ def make_request(
     record = b"journal" + nonce
     tip = hashlib.sha256(record).digest()
     parent = None if expected is None else expected.manifest
-    columns.setdefault("bases", () if parent is None else (parent,))
     return CommitRequest(
         tenant=tenant,
         expected=expected,
