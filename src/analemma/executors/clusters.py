@@ -31,7 +31,9 @@ class DaskCalls(CallExecutor):
 
     apart = True
 
-    def __init__(self, client: Any, *, name: str, owned: Iterable[Any] = (), cluster: Any = None, workers: int = 1):
+    def __init__(
+        self, client: Any, *, name: str, owned: Iterable[Any] = (), cluster: Any = None, workers: int = 1
+    ) -> None:
         """What is owned is closed in the end; a cluster of our own is kept at so many workers."""
         self.name = name
         self._client = client
@@ -183,21 +185,14 @@ def open_ray(where: str) -> CallExecutor:
     if ray.is_initialized():
         return RayCalls(ray, name="ray", owned=False)
     folder = None
+    options: dict[str, Any] = {"address": where, "log_to_driver": False, "configure_logging": False}
     try:
-        if where and not where.isdigit():
-            ray.init(address=where, log_to_driver=False, configure_logging=False)
-        else:
-            processes = int(where) if where else default_processes()
+        if not where or where.isdigit():
             # Its logs, which it never deletes.
             folder = tempfile.mkdtemp(prefix="analemma-ray-")
-            ray.init(
-                address="local",
-                _temp_dir=folder,
-                num_cpus=processes,
-                include_dashboard=False,
-                log_to_driver=False,
-                configure_logging=False,
-            )
+            processes = int(where) if where else default_processes()
+            options |= {"address": "local", "_temp_dir": folder, "num_cpus": processes, "include_dashboard": False}
+        ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as exc:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import ormsgpack
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -98,9 +97,8 @@ def _known(saver: AnalemmaSaver, place: ForeignPlace) -> set[str]:
 
 
 def _copy(reader: BaseCheckpointSaver[Any], saver: AnalemmaSaver, place: ForeignPlace, checkpoint: str) -> None:
-    config = cast(RunnableConfig, config_of(place.thread, place.namespace, checkpoint))
     try:
-        found = reader.get_tuple(config)
+        found = reader.get_tuple(config_of(place.thread, place.namespace, checkpoint))
     except NotImplementedError as exc:
         raise Invalid(
             f"checkpoint {checkpoint} of thread {place.thread!r} cannot be read: {exc}",
@@ -108,7 +106,7 @@ def _copy(reader: BaseCheckpointSaver[Any], saver: AnalemmaSaver, place: Foreign
         ) from exc
     if found is None:
         raise Corrupt(f"checkpoint {checkpoint} of thread {place.thread!r} is gone", hint="run it again")
-    parent = found.parent_config or {"configurable": {**config["configurable"], "checkpoint_id": None}}
+    parent = found.parent_config or config_of(place.thread, place.namespace, None)
     # All versions count as new: what is the same as in the parent is found by its bytes.
     saver.put(parent, found.checkpoint, found.metadata, found.checkpoint["channel_versions"])
 

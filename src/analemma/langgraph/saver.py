@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
@@ -179,7 +179,8 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointSummary]:
         """The same without the states: reads rows and no blocks."""
         for row, metadata in self._listed(config, filter, before, limit):
-            yield CheckpointSummary(_config(row), metadata, _parent_config(row), row.manifest.hex())
+            own, parent = _configs(row)
+            yield CheckpointSummary(own, metadata, parent, row.manifest.hex())
 
     def put(
         self,
@@ -202,7 +203,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
             own = self._go_on(fence, place, exc)
             self._threads.save(own, parent, checkpoint, {**told, "branched_from": place.thread}, new_versions)
             place = own
-        return cast(RunnableConfig, config_of(place.thread, place.namespace, str(checkpoint["id"])))
+        return config_of(place.thread, place.namespace, str(checkpoint["id"]))
 
     def put_writes(
         self,
@@ -250,7 +251,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         """Remove a thread with all its namespaces, checkpoints, writes and versions, tagged and pinned ones too; its
         blocks go by collection."""
         key = self._rows.key(str(thread_id))
-        dropped = [RowChange(f"drop_{each}_of_thread", key, None) for each in ("checkpoints", "writes")]
+        dropped = [RowChange(each, key, None) for each in ("drop_checkpoints_of_thread", "drop_writes_of_thread")]
         remove_workflow(self._threads.kernel, self._threads.owner, str(thread_id), dropped)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -372,12 +373,10 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
                 self._threads.newest(place.thread, branch)
             yield from self._rows.every(place.thread, branch, before=before, limit=limit)
             return
-        # Nothing stands between an id and itself with this character behind it.
-        for row in self._rows.every(place.thread, branch, before=f"{checkpoint}\x01"):
-            if row.checkpoint != checkpoint:
-                return
-            if before is None or row.checkpoint < before:
-                yield row
+        if before is None or checkpoint < before:
+            # Nothing stands between an id and itself with this character behind it.
+            rows = self._rows.every(place.thread, branch, before=f"{checkpoint}\x01")
+            yield from takewhile(lambda row: row.checkpoint == checkpoint, rows)
 
     def _tuple(self, row: CheckpointRow, writes: Sequence[Written]) -> CheckpointTuple | None:
         """The checkpoint of a row; None if it was removed meanwhile."""
@@ -393,7 +392,8 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         stored = [(name, channels[name]) for name in names if name in channels]
         checkpoint["channel_values"] = {name: loads((channel.kind, channel.data)) for name, channel in stored}
         pending = [self._threads.pending(written) for written in writes if written.place != ANSWERED]
-        return CheckpointTuple(_config(row), checkpoint, self._metadata(row), _parent_config(row), pending)
+        config, parent = _configs(row)
+        return CheckpointTuple(config, checkpoint, self._metadata(row), parent, pending)
 
     def _metadata(self, row: CheckpointRow) -> CheckpointMetadata:
         metadata: CheckpointMetadata = self._threads.loads((row.metadata_kind, row.metadata))
@@ -459,9 +459,7 @@ def _fence_in(config: RunnableConfig) -> Fence | None:
     return found if isinstance(found, Fence) else None
 
 
-def _config(row: CheckpointRow) -> RunnableConfig:
-    return cast(RunnableConfig, config_of(row.thread, row.namespace, row.checkpoint))
-
-
-def _parent_config(row: CheckpointRow) -> RunnableConfig | None:
-    return None if row.parent is None else cast(RunnableConfig, config_of(row.thread, row.namespace, row.parent))
+def _configs(row: CheckpointRow) -> tuple[RunnableConfig, RunnableConfig | None]:
+    """That of a checkpoint, and its parent's."""
+    parent = None if row.parent is None else config_of(row.thread, row.namespace, row.parent)
+    return config_of(row.thread, row.namespace, row.checkpoint), parent

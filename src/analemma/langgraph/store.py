@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from langgraph.store.base import (
@@ -193,7 +193,7 @@ class AnalemmaStore(BaseStore):
                 key = encode_namespace(op.namespace), check_key(op.key)
                 value = None if op.value is None else encode_value(op.value)
                 texts = [] if op.value is None or self._index is None else self._index.texts(op.value, op.index)
-                batch.puts[key] = _Put(value, ttl_us(op.ttl), texts)
+                batch.puts[key] = ItemChange(*key, value, ttl_us(op.ttl)), texts
             elif isinstance(op, GetOp):
                 check_key(op.key)
             elif isinstance(op, SearchOp):
@@ -214,15 +214,14 @@ class AnalemmaStore(BaseStore):
                     hint="GetOp, PutOp, SearchOp and ListNamespacesOp are",
                 )
         # Each once.
-        batch.texts = list(dict.fromkeys(text for put in batch.puts.values() for text in put.texts))
+        batch.texts = list(dict.fromkeys(text for _, texts in batch.puts.values() for text in texts))
         return batch
 
     def _run(self, batch: _Batch) -> list[Result]:
         changes: list[ItemChange] = []
-        for key, put in batch.puts.items():
-            change = ItemChange(*key, put.value, put.ttl_us)
-            if self._index is not None and put.texts:
-                change = change._replace(**self._index.pack([batch.vectors[text] for text in put.texts]))
+        for change, texts in batch.puts.values():
+            if self._index is not None and texts:
+                change = change._replace(**self._index.pack(batch.vectors[text] for text in texts))
             changes.append(change)
 
         def answer(reader: ItemReader) -> list[Result]:
@@ -250,18 +249,12 @@ class AnalemmaStore(BaseStore):
         return [SearchItem(**_facts(item), score=score) for score, item in found]
 
 
-class _Put(NamedTuple):
-    value: bytes | None
-    ttl_us: int | None
-    texts: list[str]
-
-
 @dataclass(slots=True)
 class _Batch:
     """Checked operations, and what they need from an embedding."""
 
     ops: list[Op] = field(default_factory=list)
-    puts: dict[tuple[bytes, str], _Put] = field(default_factory=dict)
+    puts: dict[tuple[bytes, str], tuple[ItemChange, list[str]]] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     vectors: dict[str, Any] = field(default_factory=dict)
     """Of the texts, once they are known."""

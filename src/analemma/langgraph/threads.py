@@ -18,6 +18,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import orjson
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -25,7 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes
-from analemma.canon.trees import Operation
+from analemma.canon.trees import Edited, Operation
 from analemma.catalog.langgraph.pending_writes import adopt
 from analemma.catalog.langgraph.threads import (
     LAST,
@@ -39,7 +40,7 @@ from analemma.catalog.langgraph.threads import (
     order,
 )
 from analemma.catalog.names import KEY_BYTES
-from analemma.catalog.port import BranchKey, Head, RowChange
+from analemma.catalog.port import BranchKey, Head
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.langgraph.channels import Channel, cut, slot, to_channel
@@ -83,7 +84,7 @@ class Place(NamedTuple):
     branch: str
 
 
-def place_of(config: Mapping[str, Any]) -> Place:
+def place_of(config: RunnableConfig) -> Place:
     """The place that a config names; Invalid if it names none."""
     configurable = config.get("configurable") or {}
     if configurable.get("thread_id") is None:
@@ -92,15 +93,15 @@ def place_of(config: Mapping[str, Any]) -> Place:
     return Place(str(configurable["thread_id"]), namespace, branch_of(namespace))
 
 
-def checkpoint_of(config: Mapping[str, Any] | None) -> str | None:
+def checkpoint_of(config: RunnableConfig | None) -> str | None:
     """The checkpoint that a config names, if it does."""
     configurable = (config or {}).get("configurable") or {}
     checkpoint = configurable.get("checkpoint_id")
     return str(checkpoint) if checkpoint else None
 
 
-def config_of(thread: str, namespace: str, checkpoint: str) -> dict[str, Any]:
-    """The config of one checkpoint."""
+def config_of(thread: str, namespace: str, checkpoint: str | None) -> RunnableConfig:
+    """The config of one checkpoint, or of none."""
     return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": checkpoint}}
 
 
@@ -233,11 +234,12 @@ class Threads:
             deltas=None if deltas is None else orjson.dumps(deltas).decode(),
         )
         self.rows.check(row.thread, row.branch, row.checkpoint)
-        trouble = f"the parent of checkpoint {row.checkpoint} changes too fast"
+        trouble, taking_over = f"the parent of checkpoint {row.checkpoint} changes too fast", True
         for _ in attempts(self.context.clock, trouble, hint="try again"):
-            base = self._base(row)
+            base = self._base(row) if taking_over else None
             try:
-                return self._save_on(base, row, checkpoint, metadata, changed, fence)
+                tree, after = self._tree(row, checkpoint, changed, base)
+                made = self._commit(row, metadata, tree, None if base is None else base[0], fence)
             except HeadMoved:
                 raise
             except (Conflict, Expired) as exc:
@@ -247,10 +249,14 @@ class Threads:
                     raise
                 # The parent's version has expired, so that nothing of it can be taken over unread; or the parent was
                 # stored anew since we last saw it.
-                if isinstance(exc, Expired):
-                    return self._save_on(None, row, checkpoint, metadata, changed, fence)
+                taking_over = not isinstance(exc, Expired)
                 self._known.pop((row.thread, row.branch, row.parent or ""), None)
-        return None
+                continue
+            if len(self._known) >= REMEMBERED_CHECKPOINTS:
+                self._known.clear()
+            self._known[row.thread, row.branch, row.checkpoint] = made
+            self._snapshots.put(after, instead_of=None if base is None else base[1].root)
+            return
 
     def read(self, manifest: BlockId) -> Snapshot:
         """What a version holds, verified if it was not at hand; Corrupt if that is no checkpoint."""
@@ -405,37 +411,44 @@ class Threads:
             # Removed since; what it held comes with the new one.
             return None
 
-    def _save_on(
+    def _tree(
         self,
-        base: tuple[BlockId, Snapshot] | None,
         row: CheckpointRow,
         checkpoint: Checkpoint,
-        metadata: Mapping[str, Any],
         changed: Mapping[str, Any],
-        fence: Fence | None,
-    ) -> None:
-        key = self.key(row.thread, row.branch)
-        parent, before = (None, None) if base is None else base
+        base: tuple[BlockId, Snapshot] | None,
+    ) -> tuple[Edited, Snapshot]:
+        """What a checkpoint is as a tree, which is an edit of its parent's, if it has one."""
         told = self.dumps({name: value for name, value in checkpoint.items() if name != "channel_values"})
+        metadata = Serialized(row.metadata_kind, row.metadata)
+        place, versions = (row.parent, row.namespace), dict(checkpoint.get("channel_versions") or {})
+        channels, operations = self._channels(checkpoint, changed, None if base is None else base[1])
         fields = {
             "format": FORMAT,
             "namespace": row.namespace,
             "parent": row.parent,
             "checkpoint": list(told),
-            "metadata": [row.metadata_kind, row.metadata],
+            "metadata": list(metadata),
         }
-        channels, operations = self._channels(checkpoint, changed, before)
-        if parent is None or before is None:
+        if base is None:
             stored = {name: slot(channel) for name, channel in channels.items()}
             tree = self._trees.build({**fields, "channels": stored})
         else:
-            root = before.root
+            parent, root = base[0], base[1].root
             operations += [Operation("put", (name,), value) for name, value in fields.items()]
             tree = self.commits.guarded(parent, lambda: self._trees.edit(root, operations))
-        step, source = metadata.get("step"), _name(metadata.get("source"))
+        return tree, Snapshot(tree.root.id, row.checkpoint, told, metadata, *place, versions, channels)
 
-        def rows(manifest: BlockId) -> list[RowChange]:
-            return [self.rows.put(row._replace(manifest=manifest), base=parent, fence=fence)]
+    def _commit(
+        self,
+        row: CheckpointRow,
+        metadata: Mapping[str, Any],
+        tree: Edited,
+        parent: BlockId | None,
+        fence: Fence | None,
+    ) -> BlockId:
+        """Make the tree of a checkpoint a version, together with its row."""
+        key, step, source = self.key(row.thread, row.branch), metadata.get("step"), _name(metadata.get("source"))
 
         def propose(head: Head | None) -> Proposal:
             # A branch that begins with a parent is that of a copy: its first version comes from another thread's.
@@ -451,17 +464,10 @@ class Threads:
                 message=source,
                 kind=COMMITTED if forked is None else FORKED,
                 facts={} if forked is None else {"from": forked.hex()},
-                rows=rows,
+                rows=lambda made: [self.rows.put(row._replace(manifest=made), base=parent, fence=fence)],
             )
 
-        outcome = self.commits.commit_next(key, CURRENT_HEAD, propose)
-        if len(self._known) >= REMEMBERED_CHECKPOINTS:
-            self._known.clear()
-        self._known[row.thread, row.branch, row.checkpoint] = outcome.receipt.manifest
-        place, versions = (row.parent, row.namespace), dict(checkpoint.get("channel_versions") or {})
-        packed = Serialized(row.metadata_kind, row.metadata)
-        after = Snapshot(tree.root.id, row.checkpoint, told, packed, *place, versions, channels)
-        self._snapshots.put(after, instead_of=None if before is None else before.root)
+        return self.commits.commit_next(key, CURRENT_HEAD, propose).receipt.manifest
 
     def _channels(
         self, checkpoint: Checkpoint, changed: Mapping[str, Any], before: Snapshot | None

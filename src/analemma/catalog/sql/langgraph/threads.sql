@@ -172,11 +172,6 @@ SELECT max(checkpoint) FROM thread_write
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
   AND channel IN ('__interrupt__', '__error__')
 
--- checkpoint_manifest --
--- Which version a checkpoint is.
-SELECT manifest FROM thread_checkpoint
-WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
-
 -- newest_checkpoint --
 -- The checkpoint with the greatest id, and the branch's head if that is no checkpoint: then somebody else has moved it.
 SELECT newest.thread, newest.branch, newest.checkpoint, newest.namespace, newest.parent, newest.manifest, newest.run,
