@@ -233,7 +233,7 @@ class Threads:
             *self.dumps(dict(metadata)),
             deltas=None if deltas is None else orjson.dumps(deltas).decode(),
         )
-        self.rows.check(row.thread, row.branch, row.checkpoint)
+        self.rows.check_row(row)
         trouble, taking_over = f"the parent of checkpoint {row.checkpoint} changes too fast", True
         for _ in attempts(self.context.clock, trouble, hint="try again"):
             base = self._base(row) if taking_over else None

@@ -54,7 +54,7 @@ def carry(
 def adopt(rows: ThreadRows, row: CheckpointRow, said: str) -> None:
     """Make a checkpoint of the head that somebody else left, with what is pending on the one that it says to be; the id
     follows from the version, so doing it twice does nothing."""
-    rows.check(row.thread, row.branch, row.checkpoint)
+    rows.check_row(row)
     source = rows.find(row.thread, row.branch, said)
     made = row._replace(alias=_alias(rows, row, said), deltas=None if source is None else source.deltas)
     pending = [] if source is None else _pending(rows, source, made)
@@ -120,6 +120,7 @@ def _below(rows: ThreadRows, thread: str, waiting: Sequence[str]) -> list[Checkp
 
 def _with_pending(rows: ThreadRows, source: CheckpointRow, made: CheckpointRow) -> tuple[list[RowChange], list[str]]:
     """The row of a checkpoint that repeats another, and those of what is pending; which tasks wait."""
+    rows.check_row(made)
     pending, place = _pending(rows, source, made), rows.key(made.thread, made.branch)
     waiting = sorted({each.task for each in pending if each.channel in (INTERRUPT, ERROR)})
     writes = [RowChange("put_write", {**place, **written._asdict()}, None) for written in pending]

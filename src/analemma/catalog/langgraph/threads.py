@@ -115,16 +115,19 @@ class ThreadRows:
         """What statements call the owner, one of its threads, or a namespace of that by its branch."""
         return dict(zip(("tenant", "owner", "thread", "branch"), (*self._scope, *place), strict=False))
 
-    def check(self, thread: str, branch: str, checkpoint: str) -> None:
-        """Raise Invalid for ids that no catalog could store."""
+    def check(self, thread: str, branch: str, checkpoint: str, *texts: str | None) -> None:
+        """Raise Invalid for ids that no catalog could store, and for what else cannot be text."""
         check_key(BranchKey(self._scope[1], thread, branch))
         check_part(checkpoint, "checkpoint id", ID_BYTES)
+        check_texts(texts)
+
+    def check_row(self, row: CheckpointRow) -> None:
+        """The same for a checkpoint that is to be stored."""
+        self.check(row.thread, row.branch, row.checkpoint, row.namespace, row.parent, row.run, row.metadata_kind)
 
     def put(self, row: CheckpointRow, *, base: BlockId | None, fence: Fence | None = None) -> RowChange:
-        """For a commit: the checkpoint's row, if its parent is still the version `base` that the commit builds on, and
-        if no other run has passed the one that stores it."""
-        self.check(row.thread, row.branch, row.checkpoint)
-        check_texts((row.namespace, row.parent, row.run, row.metadata_kind))
+        """For a commit: the row of a checkpoint, which was checked, if its parent is still the version `base` that the
+        commit builds on, and if no other run has passed the one that stores it."""
         writer = None if fence is None else fence.run
         held, read = (writer, fence.read) if fence is not None and fence.holds(row.parent) else (None, None)
         told = {"writer": writer, "base": base, "fence": held, "read": read}
@@ -225,9 +228,8 @@ class ThreadRows:
         """Store what a task wrote, durably: each write once, but a report of the task takes the place of the one
         before. HeadMoved, and nothing is stored, if another run has passed the one that stores it."""
         for written in writes:
-            self.check(thread, branch, written.checkpoint)
+            self.check(thread, branch, written.checkpoint, written.task_path, written.channel, written.kind)
             check_part(written.task, "task id", ID_BYTES)
-            check_texts((written.task_path, written.channel, written.kind))
         if fence is not None:
             writes = [written._replace(writer=fence.run) for written in writes]
 
