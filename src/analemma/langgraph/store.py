@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from math import isfinite
 from typing import Any
 
@@ -40,7 +40,7 @@ from analemma.catalog.langgraph.items import ItemChange, ItemReader, SqlItems, S
 from analemma.catalog.leases import DatabaseClock, database_clock
 from analemma.catalog.names import check_part, check_texts
 from analemma.clock import Ticker, moment
-from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
+from analemma.errors import Corrupt, Invalid, Limit
 from analemma.langgraph.search import TextIndex, parse_filter, rank
 from analemma.store.open import open_app
 from analemma.store.store import App
@@ -157,7 +157,7 @@ class AnalemmaStore(BaseStore):
                 count = self.sweep_ttl()
                 if count:
                     logger.info("swept %d expired items", count)
-            except AnalemmaError:
+            except Exception:
                 # Nothing is lost: what has expired is not given out, and the next time comes.
                 logger.exception("expired items could not be swept")
             return interval_s
@@ -305,19 +305,11 @@ def _facts(item: StoredItem) -> dict[str, Any]:
 def list_namespaces(reader: ItemReader, op: ListNamespacesOp) -> list[tuple[str, ...]]:
     """The namespaces that match, cut to a depth, each once, in their order."""
     conditions = op.match_conditions or ()
-
-    def matching() -> Iterable[tuple[str, ...]]:
-        newest: tuple[str, ...] | None = None
-        for encoded in reader.namespaces(_common_prefix(conditions)):
-            namespace = decode_namespace(encoded)
-            if all(_matches(condition, namespace) for condition in conditions):
-                shown = namespace[: op.max_depth]
-                # They come in order, so those that are cut to the same stand together.
-                if shown != newest:
-                    newest = shown
-                    yield shown
-
-    return list(islice(matching(), op.offset, op.offset + op.limit))
+    spaces = map(decode_namespace, reader.namespaces(_common_prefix(conditions)))
+    shown = (space[: op.max_depth] for space in spaces if all(_matches(each, space) for each in conditions))
+    # They come in order, so those that are cut to the same stand together.
+    once = (space for space, _ in groupby(shown))
+    return list(islice(once, op.offset, op.offset + op.limit))
 
 
 def _common_prefix(conditions: Iterable[MatchCondition]) -> bytes:

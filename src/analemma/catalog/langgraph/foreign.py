@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -62,31 +63,21 @@ class ForeignThreads:
         rows = self._rows("foreign_checkpoints", thread=place.thread, namespace=place.namespace)
         return [row["checkpoint_id"] for row in rows]
 
-    def writes(self, at: ForeignPlace, checkpoint: str) -> list[tuple[Any, ...]]:
+    def writes(self, at: ForeignPlace, checkpoint: str) -> Iterator[tuple[Any, ...]]:
         """What tasks wrote on top of a checkpoint: task, place, path, channel, the format, and the bytes."""
-        rows = self._rows("foreign_writes", thread=at.thread, namespace=at.namespace, checkpoint=checkpoint)
-        data = "value" if self.is_file else "blob"
-        # Rows of old savers have no path, those of very old ones no format.
-        return [
-            (
-                row["task_id"],
-                row["idx"],
-                row.get("task_path", ""),
-                row["channel"],
-                row["type"] or "msgpack",
-                row[data] or b"",
-            )
-            for row in rows
-        ]
+        for row in self._rows("foreign_writes", thread=at.thread, namespace=at.namespace, checkpoint=checkpoint):
+            # Rows of old savers have no path, those of very old ones no format.
+            place = row["task_id"], row["idx"], row.get("task_path", ""), row["channel"]
+            yield *place, row["type"] or "msgpack", bytes(row["value" if self.is_file else "blob"] or b"")
 
     def _rows(self, name: str, **parameters: str) -> list[dict[str, Any]]:
         statement = self._statements[name]
         values = [parameters[parameter] for parameter in statement.parameters]
         try:
             if self.is_file:
-                found = self.connection.execute(statement.sql, statement.bind(values))
-                names = [column[0] for column in found.description]
-                return [dict(zip(names, row, strict=True)) for row in found]
+                cursor = self.connection.cursor()
+                cursor.row_factory = sqlite3.Row
+                return list(map(dict, cursor.execute(statement.sql, statement.bind(values))))
             import psycopg
             from psycopg.rows import dict_row
 
