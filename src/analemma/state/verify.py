@@ -147,7 +147,8 @@ def _compare_rows(
         problems.append("the journal does not begin with a version")
     elif start.parent is None:
         parents = [row.parent for row in versions if row.id == start.first]
-        summary.start = replace(start, parent=parents[0] if parents else None)
+        first = replace(start, parent=parents[0] if parents else None)
+        summary.rows[Place("start", start.first)] = (first,)
     shown = _shown_rows(seen, tenant, key, versions, summary)
     if any(place.kind == "tag" and place not in shown for place in summary.expected()):
         # A tag that moved to another branch is told of in that branch's journal: those are read only if there is a tag
@@ -336,7 +337,7 @@ class JournalSummary:
     """Every manifest the head has been moved to, with its version."""
     last: BlockId | None = None
     rows: Rows = field(default_factory=dict)
-    """What its records say of tags and pins, also of those that are gone; and decisions and expired versions."""
+    """The rows that there should be, and those of tags that are gone."""
     tag_balance: dict[TagPlace, int] = field(default_factory=lambda: defaultdict(int))
     """How often a tag was put on a manifest, less how often this journal tells of its leaving.
 
@@ -367,11 +368,15 @@ class JournalSummary:
             return
         if self.start is None and manifest is not None:
             self.start = BranchStart(manifest, _id(facts.get("from")), at_us)
+            self.rows[Place("start", manifest)] = (self.start,)
         if record["version"] is not None and manifest is not None:
             self.moves[manifest] = record["version"]
+            self.rows[Place("version", manifest)] = (record["version"],)
             self.last = manifest
         if kind == EXPIRED:
             for gone in [BlockId(bytes.fromhex(each)) for each in facts["manifests"]]:
+                self.rows.pop(Place("version", gone), None)
+                self.rows.pop(Place("decision", gone), None)
                 self.rows[Place("expired", gone)] = (key, self.moves.get(gone), at_us)
         elif kind in (TAGGED, UNTAGGED, PINNED, UNPINNED, DECIDED):
             if manifest is None:
@@ -396,21 +401,12 @@ class JournalSummary:
 
     def expected(self) -> Rows:
         """The rows that there should be."""
-        rows = {
+        return {
             place: said
             for place, said in self.rows.items()
             if (place.kind not in ("tag", "pin") or place.manifest in self.moves)
             and (place.kind != "tag" or self.tag_balance[place.name, place.manifest] > 0)
-            and not (place.kind == "decision" and self._is_gone(place.manifest))
         }
-        live = {manifest: number for manifest, number in self.moves.items() if not self._is_gone(manifest)}
-        rows |= {Place("version", manifest): (number,) for manifest, number in live.items()}
-        if self.start is not None:
-            rows[Place("start", self.start.first)] = (self.start,)
-        return rows
-
-    def _is_gone(self, manifest: BlockId) -> bool:
-        return Place("expired", manifest) in self.rows
 
 
 def _shown_rows(
