@@ -192,19 +192,17 @@ def _line_after_number(kernel: Kernel, key: BranchKey, after: int | None) -> Ite
 def _line_after_manifest(kernel: Kernel, key: BranchKey, after: str) -> Iterator[Stretch]:
     """The same, below a version, which may have expired meanwhile."""
     found = place_of(kernel, parse_block_id(after))
-    begun = False
-    for stretch in line_of(kernel, key):
-        if begun:
-            yield stretch
-        elif found is not None and found.key == stretch.key and stretch.has(found.version):
-            begun = True
+    line = line_of(kernel, key)
+    for stretch in line:
+        if found is not None and found.key == stretch.key and stretch.has(found.version):
             yield stretch.below(found.version)
-    if not begun:
-        raise NotFound(
-            f"manifest {after} is not in the history of {place(key)}",
-            hint="pass the manifest_id of the last version of the page before",
-            manifest=after,
-        )
+            yield from line
+            return
+    raise NotFound(
+        f"manifest {after} is not in the history of {place(key)}",
+        hint="pass the manifest_id of the last version of the page before",
+        manifest=after,
+    )
 
 
 def place_of(kernel: Kernel, manifest: BlockId) -> Version | ExpiredRow | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.trees import Edited
 from analemma.catalog.kernel.versions import branch_columns
-from analemma.catalog.port import BranchKey, Head, JournalRow, RowChange, Version
+from analemma.catalog.port import BranchKey, Head, JournalRow, Version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_new_branch, place
 from analemma.state.commits import Proposal
@@ -117,7 +117,7 @@ def roll_back(
             segments=manifest.segments,
             kind=ROLLED_BACK,
             facts={"version": version} if target.key == key else {"version": version, "from": target.manifest_id},
-            rows=partial(_carried, kernel, target, key),
+            rows=partial(kernel._catalog.carried_rows, kernel._tenant, target, key, at_us=kernel._clock.now_us()),
         )
 
     return kernel._commits.commit_next(key, expected, propose)
@@ -138,11 +138,6 @@ def _check_whole(kernel: Kernel, key: BranchKey, target: Version, *, deep: bool)
             hint="restore the block from a second copy, or roll back to another version",
             version=target.version,
         )
-
-
-def _carried(kernel: Kernel, source: Version, key: BranchKey, made: BlockId) -> list[RowChange]:
-    """What goes with a version that is new again."""
-    return kernel._catalog.carried_rows(kernel._tenant, source, key, made, at_us=kernel._clock.now_us())
 
 
 def _roots_of(kernel: Kernel, manifest: BlockId) -> list[BlockId]:
@@ -186,7 +181,7 @@ def fork(
         segments=manifest.segments,
         kind=FORKED,
         facts={"from": source.id.hex()},
-        rows=partial(_carried, kernel, source, key),
+        rows=partial(kernel._catalog.carried_rows, kernel._tenant, source, key, at_us=kernel._clock.now_us()),
     )
     try:
         return kernel._commits.commit(proposal)
