@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-import psycopg
 from psycopg.conninfo import make_conninfo
 
 from analemma.catalog.engine.db import Engine, Row, Transaction
 from analemma.catalog.engine.postgres.errors import (
     ConnectionDropped,
     outcome_unknown,
-    translate_connecting,
 )
 from analemma.catalog.engine.postgres.functions import functions
 from analemma.catalog.engine.postgres.names import (
@@ -62,7 +60,6 @@ class PostgresEngine(Engine):
         self.pgbouncer = pgbouncer
         url, schema = split_schema(url)
         parts = parse_url(url)
-        self.server = server_name(parts)
         if not pgbouncer:
             settings = [str(parts.get("options") or "")]
             if statement_timeout_s is not None:
@@ -74,16 +71,12 @@ class PostgresEngine(Engine):
             parts["options"] = " ".join(filter(None, settings))
         parts.setdefault("connect_timeout", max(2, round(connect_timeout_s)))
         parts.setdefault("application_name", "analemma")
-        self._conninfo = make_conninfo("", **{key: value for key, value in parts.items() if value not in (None, "")})
-        self._arguments: dict[str, Any] = {
-            "autocommit": True,
-            # Our statements say $1 themselves; psycopg would parse a long one anew each time to put that in.
-            "cursor_factory": psycopg.RawCursor,
-            # From the first use on: the plan of a commit costs more than the commit.
-            "prepare_threshold": None if pgbouncer else 0,
-        }
         self.pool = PostgresPool(
-            self._connect, most=max(1, max_connections), timeout_s=connect_timeout_s, server=self.server
+            make_conninfo("", **{key: value for key, value in parts.items() if value not in (None, "")}),
+            server_name(parts),
+            most=max(1, max_connections),
+            timeout_s=connect_timeout_s,
+            prepare=not pgbouncer,
         )
         super().__init__()
         # At once: what is wrong with the URL should be told here.
@@ -169,18 +162,10 @@ class PostgresEngine(Engine):
         """Refuse a server that is too old, and find out where the store is."""
         if connection.info.server_version < OLDEST_SERVER:
             raise Unavailable(
-                f"PostgreSQL at {self.server} is version {connection.info.server_version // 10000}",
+                f"PostgreSQL at {self.pool.server} is version {connection.info.server_version // 10000}",
                 hint="14 or newer is needed",
             )
         self._names = names(schema or USUAL)
         if schema is None:
             found = self._on(connection).all("find_stores")
             self._names = names(choose_schema([name for (name,) in found]))
-
-    def _connect(self) -> Connection:
-        try:
-            return Connection.connect(self._conninfo, **self._arguments)
-        except (psycopg.Error, UnicodeEncodeError) as exc:
-            # Before it reached a server, libpq complains about the URL, and repeats it.
-            cause = exc if "connection to server" in str(exc) else None
-            raise translate_connecting(exc, self.server) from cause

@@ -26,6 +26,7 @@ from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper
 
 from analemma.catalog.engine.arrays import Array
 from analemma.catalog.engine.db import Row, lost_in_a_fork
+from analemma.catalog.engine.postgres.errors import translate_connecting
 from analemma.errors import Unavailable
 
 LONGEST_IDLE_S = 600.0
@@ -43,10 +44,11 @@ class Connection(psycopg.Connection[Row]):
 class PostgresPool:
     """Lends autocommit connections, at most so many at a time."""
 
-    def __init__(self, connect: Callable[[], Connection], *, most: int, timeout_s: float, server: str) -> None:
-        self._connect = connect
+    def __init__(self, conninfo: str, server: str, *, most: int, timeout_s: float, prepare: bool) -> None:
+        self._conninfo = conninfo
         self._most = most
         self._timeout_s = timeout_s
+        self._prepare = prepare
         self.server = server
         """Where it is, without the password."""
         self._gate = threading.Lock()
@@ -60,7 +62,19 @@ class PostgresPool:
 
     def connect(self) -> Connection:
         """A connection that belongs to nobody else."""
-        connection = self._connect()
+        try:
+            connection = Connection.connect(
+                self._conninfo,
+                autocommit=True,
+                # Our statements say $1 themselves; psycopg would parse a long one anew each time to put that in.
+                cursor_factory=psycopg.RawCursor,
+                # From the first use on: the plan of a commit costs more than the commit.
+                prepare_threshold=0 if self._prepare else None,
+            )
+        except (psycopg.Error, UnicodeEncodeError) as exc:
+            # Before it reached a server, libpq complains about the URL, and repeats it.
+            cause = exc if "connection to server" in str(exc) else None
+            raise translate_connecting(exc, self.server) from cause
         self._all.add(connection)
         connection.prepared_max = 500
         _make_binary(connection.adapters)
