@@ -315,7 +315,7 @@ def update(
     request = _Request(key, False, *asked, is_update=True)
     fingerprint = _fingerprint(kernel, request, ["update"])
     for _ in kernel._commits.attempts(key):
-        known = None if idempotency_key is None else kernel._commits.known(key, idempotency_key, fingerprint)
+        known = kernel._commits.known(key, idempotency_key, fingerprint)
         if known is not None:
             return known
         bag = _session_bag(kernel, key)
@@ -424,15 +424,15 @@ class _Save:
 
     def run(self) -> Commit:
         """Commit, and let the bag stand for the version that it was saved as."""
-        commit = self._known() or self._commit()
+        commits, request, base = self._kernel._commits, self._request, self._bag._base.manifest
+        try:
+            commit = commits.once(request.key, request.idempotency_key, self._fingerprint, self._commit)
+        except HeadMoved:
+            if not request.rebase:
+                raise
+            commit = self._guarded([] if base is None else [base], self._commit_rebased)
         self._settle(commit)
         return commit
-
-    def _known(self) -> Commit | None:
-        request = self._request
-        if request.idempotency_key is None:
-            return None
-        return self._kernel._commits.known(request.key, request.idempotency_key, self._fingerprint)
 
     def _edit(self, trees: Trees, root: BlockId, operations: Iterable[Operation]) -> Edited:
         return self._guarded(self.changes.bases, lambda: trees.edit(root, operations))
@@ -444,15 +444,8 @@ class _Save:
         return read()
 
     def _commit(self) -> Commit:
-        commits, request, base = self._kernel._commits, self._request, self._bag._base.manifest
-        try:
-            return commits.commit_next(request.key, base, lambda head: self._proposal(self.edited, head))
-        except HeadMoved:
-            # The head may have been moved by this very request, made from somewhere else a moment ago.
-            known = self._known()
-            if known is None and not request.rebase:
-                raise
-            return known or self._guarded([] if base is None else [base], self._commit_rebased)
+        commits, base = self._kernel._commits, self._bag._base.manifest
+        return commits.commit_next(self._request.key, base, lambda head: self._proposal(self.edited, head))
 
     def _commit_rebased(self) -> Commit:
         from analemma.state.merge.values import Roots, Strategies, rebase
