@@ -170,24 +170,20 @@ inner_values: Final = _pick_traversal()
 
 def _without_odd_floats(value: Any, text: bytes, odd: list[float]) -> bytes:
     """The text of a value some of whose floats the encoder may have written in another form than RFC 8785's."""
-    whole = list(filter(float.is_integer, odd))
-    rest = [] if len(whole) == len(odd) else [abs(x) for x in odd if not x.is_integer()]
-    if not all(map(isfinite, rest)):
+    if not all(map(isfinite, odd)):
         _check(value)
-    if whole and (min(whole) <= -1e16 or max(whole) >= 1e16):
+    whole = list(filter(float.is_integer, odd))
+    # Small fractions apart, what is to be rewritten are whole numbers, written "N.0". The text is edited where that is
+    # provably right: a form that occurs exactly as often as such floats do is in no string.
+    shorter = text.replace(b".0,", b",").replace(b".0}", b"}").replace(b".0]", b"]") if whole else text
+    if (
+        any([not x.is_integer() and abs(x) >= 1e-6 for x in odd] if len(whole) < len(odd) else ())
+        or (whole and (min(whole) <= -1e16 or max(whole) >= 1e16))
+        or (b"-0.0" in text and any(map(_is_negative_zero, whole)))
+        or len(text) - len(shorter) != 2 * len(whole)
+    ):
         return _encode_settled(value)
-    if b"-0.0" in text and any(map(_is_negative_zero, whole)):
-        return _encode_settled(value)
-    if any(map((1e-6).__le__, rest)):
-        return _encode_settled(value)
-    # What is left to rewrite are whole numbers, written "N.0". Edit the text where that is provably right: a form that
-    # occurs exactly as often as such floats do is in no string.
-    if whole:
-        shorter = text.replace(b".0,", b",").replace(b".0}", b"}").replace(b".0]", b"]")
-        if len(text) - len(shorter) != 2 * len(whole):
-            return _encode_settled(value)
-        text = shorter
-    return text
+    return shorter
 
 
 def _is_negative_zero(number: float) -> bool:

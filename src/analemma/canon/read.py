@@ -240,37 +240,23 @@ class Nodes:
 
     def run(self, walks: Iterable[Walk[R]]) -> list[R]:
         """Run descents in step, so that each level costs one fetch for all of them."""
-        results: dict[int, R] = {}
-        waiting: list[tuple[int, Walk[R], BlockId]] = []
-        total = 0
-        for total, walk in enumerate(walks, 1):
-            self._advance(total - 1, walk, None, waiting, results)
+        waiting: list[tuple[int, Any, Any]] = [(number, walk, None) for number, walk in enumerate(walks)]
+        results: list[Any] = [None] * len(waiting)
+        nodes: dict[Any, Any] = {None: None}
         while waiting:
             round_, waiting = waiting, []
-            nodes = self.get_many([block for _, _, block in round_])
             for number, walk, block in round_:
-                self._advance(number, walk, nodes[block], waiting, results)
-        return [results[number] for number in range(total)]
-
-    def _advance(
-        self,
-        number: int,
-        walk: Walk[R],
-        node: Node | None,
-        waiting: list[tuple[int, Walk[R], BlockId]],
-        results: dict[int, R],
-    ) -> None:
-        """Let a descent go on as far as the nodes that are here lead it."""
-        try:
-            while True:
-                block = next(walk) if node is None else walk.send(node)
-                ready = self._here(block)
-                if ready is None:
+                node = nodes[block]
+                try:
+                    # As far as the nodes that are here lead.
+                    while (ready := self._here(block := walk.send(node))) is not None:
+                        node = ready.node
                     waiting.append((number, walk, block))
-                    return
-                node = ready.node
-        except StopIteration as stop:
-            results[number] = stop.value
+                except StopIteration as stop:
+                    results[number] = stop.value
+            if waiting:
+                nodes = self.get_many([block for _, _, block in waiting])
+        return results
 
     def _here(self, block: BlockId) -> Loaded | None:
         loaded = self._loaded.get(block)
