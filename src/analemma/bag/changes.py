@@ -34,8 +34,8 @@ class Changes:
     """Versions whose blocks are linked without being emitted."""
     visited: dict[int, tuple[Tracked, Path]] = field(default_factory=dict)
     """Containers that were looked into, each with a place at which it stands."""
-    watched: list[tuple[Tracked, Any, bytes]] = field(default_factory=list)
-    """What is watched and has changed: the container, by what it is watched, and its new stored form."""
+    watched: dict[int, dict[Any, bytes]] = field(default_factory=dict)
+    """The new stored forms of what is watched and has changed, by container and by what it is watched."""
 
 
 def registry_of(base: Base) -> TypeRegistry:
@@ -131,11 +131,14 @@ class _Finder:
         elif key in container._watched:
             form = packed_form(self._form(value, path, None), self._registry)
             if form != container._watched[key] and form != self._read_again(container, key):
-                self._found.watched.append((container, key, form))
+                self._watch(container, key, form)
                 self._write("put", path, value, container)
         elif isinstance(value, Tracked):
             # It also stood somewhere else and was taken out there: it does not move on with this bag any more.
             self._write("put", path, value, container)
+
+    def _watch(self, container: Tracked, key: Any, form: bytes) -> None:
+        self._found.watched.setdefault(id(container), {})[key] = form
 
     def _read_again(self, container: Tracked, key: Any) -> bytes | None:
         """The form that a tagged value of the base gets when this program reads and writes it, where that can be told.
@@ -249,7 +252,7 @@ class _Finder:
             # what an older version had, and going back to that would be no change.
             for _, key, value in container._kept():
                 if key in container._watched:
-                    self._found.watched.append((container, key, form_of(value, self._base, self._by_value)))
+                    self._watch(container, key, form_of(value, self._base, self._by_value))
         return made
 
     def _linkable(self, container: Tracked) -> bool:

@@ -102,12 +102,11 @@ class _Settler:
     def __init__(self, base: Base, changes: Changes) -> None:
         self._base = base
         self._visited = changes.visited
-        self._forms: dict[int, list[tuple[Any, bytes]]] = {}
-        for container, key, form in changes.watched:
-            self._forms.setdefault(id(container), []).append((key, form))
+        self._forms = changes.watched
         self._reached: dict[int, Tracked] = {}
         self._attached: set[int] = set()
         self._removed: list[Any] = []
+        """What the base had, and does not stand where it stood: containers among it stay behind with the version."""
         self._adopted: list[Tracked] = []
         self._watching: list[tuple[Tracked, Any, Any]] = []
 
@@ -144,7 +143,7 @@ class _Settler:
             return
         self._reached[id(container)] = container
         # Only of what moves on: a container that stays with its version is compared with that version again.
-        container._watched.update(self._forms.get(id(container), ()))
+        container._watched.update(self._forms.get(id(container), {}))
         depth = len(self._visited[id(container)][1]) + 1
         if isinstance(container, TrackedDict):
             self._reach_dict(container, depth)
