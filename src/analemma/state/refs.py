@@ -50,8 +50,10 @@ def tag(
         left = [] if there is None else [there.manifest]
         return Note(TAGGED, row.id, facts, "put_ref", {"ref_kind": "tag", "name": name, "text": message, "left": left})
 
-    kernel._commits.record(key, propose)
-    return _tag_row(kernel, key.owner, key.workflow, name)
+    record = kernel._commits.record(key, propose)
+    if record is None:
+        return _tag_row(kernel, key.owner, key.workflow, name)
+    return Tag(name, key, row.id, row.version, message, record.created_at_us)
 
 
 def untag(kernel: Kernel, name: str, *, workflow_id: str, owner_id: str) -> None:
@@ -81,17 +83,11 @@ def pin(kernel: Kernel, manifest_id: str, *, owner_id: str, reason: str | None =
     """Keep a version from expiring. Pinning again replaces the reason."""
     check_text(reason, "reason")
     row = kernel._row(manifest_id, owner_id)
-    pin: Pin | None = None
-
-    def propose(now_us: int) -> Note:
-        nonlocal pin
-        pin = Pin(row.manifest_id, row.key, row.id, row.version, reason, now_us)
-        details: dict[str, Any] = {"ref_kind": "pin", "name": row.manifest_id, "text": reason, "left": []}
-        return Note(PINNED, row.id, {"reason": reason}, "put_ref", details)
-
-    kernel._commits.record(row.key, propose)
-    assert pin is not None
-    return pin
+    details: dict[str, Any] = {"ref_kind": "pin", "name": row.manifest_id, "text": reason, "left": []}
+    note = Note(PINNED, row.id, {"reason": reason}, "put_ref", details)
+    record = kernel._commits.record(row.key, lambda _: note)
+    assert record is not None
+    return Pin(row.manifest_id, row.key, row.id, row.version, reason, record.created_at_us)
 
 
 def unpin(kernel: Kernel, manifest_id: str, *, owner_id: str) -> None:
