@@ -19,8 +19,8 @@ from typing import Any, cast
 from analemma.catalog.engine.db import Row, Transaction, lost_in_a_fork, picker
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Refused
 from analemma.catalog.engine.sql import SQLITE, Lazy, Statement
-from analemma.catalog.engine.sqlite.errors import FAILURES, translate, translate_commit
-from analemma.errors import Corrupt
+from analemma.catalog.engine.sqlite.errors import FAILURES, translate
+from analemma.errors import AnalemmaError, Corrupt
 from analemma.failpoints import hit
 
 _INTO = re.compile(r"INSERT INTO (\w+)")
@@ -94,19 +94,12 @@ class SqliteTransaction(Transaction):
         except sqlite3.Error as exc:
             raise translate(exc, self.database) from exc
 
-    def control(self, name: str) -> None:
+    def control(self, name: str, translate: Callable[[sqlite3.Error, str], AnalemmaError] = translate) -> None:
         """Begin, commit and the like: uncounted."""
         try:
             self.connection.execute(self._sql.statements[name].sql)
         except sqlite3.Error as exc:
             raise translate(exc, self.database) from exc
-
-    def commit(self) -> None:
-        """COMMIT; raises OutcomeUnknown if nobody can say whether it took effect."""
-        try:
-            self.connection.execute(self._sql.statements["commit_transaction"].sql)
-        except sqlite3.Error as exc:
-            raise translate_commit(exc, self.database) from exc
 
     def abandon(self) -> sqlite3.Connection:
         """Refuse every statement from now on; the connection, which somebody must keep from being closed."""
@@ -144,15 +137,11 @@ class ColumnTypes:
                     declared.setdefault(table, {})[column] = _PYTHON[kind]
             self._declared = declared
         tables = [declared[table] for table in set(_TABLE.findall(sql)) if table in declared]
-        given = {name.lower() for name in _GIVEN.findall(sql)}
+        # A name that the statement gives says nothing of a column behind it; nor does the place in json_each.
+        given = {name.lower() for name in _GIVEN.findall(sql)} | ({"key"} if "json_each" in sql else set())
         for place, (column, *_) in enumerate(cursor.description or ()):
-            allowed = {table[column] for table in tables if column in table}
-            # A name that the statement gives says nothing of a column behind it; nor does the place in json_each.
-            if column == "key" and "json_each" in sql:
-                continue
-            if not allowed or column.lower() in given:
-                continue
-            for types in found:
+            allowed = {table[column] for table in tables if column in table and column.lower() not in given}
+            for types in found if allowed else ():
                 if types[place] is not type(None) and types[place] not in allowed:
                     wanted = " or ".join(sorted(each.__name__ for each in allowed))
                     raise Corrupt(

@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from analemma.catalog.engine.db import Transaction
+from analemma.catalog.engine.sqlite.errors import translate_commit
 from analemma.catalog.engine.sqlite.transaction import SqliteTransaction
 from analemma.errors import AnalemmaError, Internal, OutcomeUnknown, Timeout, Unavailable
 
@@ -334,7 +335,7 @@ class SqliteWriter:
     def _commit(self, batch: _Batch) -> None:
         batch.phase = "committing"
         try:
-            self._tx.commit()
+            self._tx.control("commit_transaction", translate_commit)
         except BaseException as exc:
             self._doubtful = self._doubtful or isinstance(exc, OutcomeUnknown)
             if not isinstance(exc, Exception):
