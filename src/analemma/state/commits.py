@@ -197,9 +197,9 @@ class Commits:
             return known
 
     def record(
-        self, key: BranchKey, propose: Callable[[int], Note | None], *, again_on_conflict: bool = True
+        self, key: BranchKey, propose: Callable[[], Note | None], *, again_on_conflict: bool = True
     ) -> JournalRow | None:
-        """Append what `propose(now_us)` says, asking again until nobody was faster; None: there is nothing to do.
+        """Append what `propose` says, asking again until nobody was faster; None: there is nothing to do.
 
         A commit on the branch moves the tip under us all the time, and changes nothing that a record says."""
         if key.owner.startswith(ASIDE):
@@ -209,7 +209,7 @@ class Commits:
             # Before what the proposal reads: then the compare-and-set covers that too.
             head = self.head(key)
             now_us = self._clock.now_us()
-            note = propose(now_us)
+            note = propose()
             if note is None:
                 return None
             record = next_record(key, head, kind=note.kind, manifest=note.manifest, at_us=now_us, facts=note.facts)

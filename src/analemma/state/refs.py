@@ -35,7 +35,7 @@ def tag(
     row = kernel._row(manifest_id, owner_id)
     key = row.key
 
-    def propose(_: int) -> Note | None:
+    def propose() -> Note | None:
         there = find_tag(kernel, key.owner, key.workflow, name)
         if there is not None and not force:
             if there.manifest == row.id:
@@ -63,7 +63,7 @@ def untag(kernel: Kernel, name: str, *, workflow_id: str, owner_id: str) -> None
     check_texts((name,))
     there = _tag_row(kernel, owner_id, workflow_id, name)
 
-    def propose(_: int) -> Note:
+    def propose() -> Note:
         if _tag_row(kernel, owner_id, workflow_id, name).manifest != there.manifest:
             raise Conflict(f"the tag {name} was moved meanwhile", hint="look where it is now", tag=name)
         details = {"ref_kind": "tag", "name": name, "left": [there.manifest]}
@@ -85,7 +85,7 @@ def pin(kernel: Kernel, manifest_id: str, *, owner_id: str, reason: str | None =
     row = kernel._row(manifest_id, owner_id)
     details: dict[str, Any] = {"ref_kind": "pin", "name": row.manifest_id, "text": reason, "left": []}
     note = Note(PINNED, row.id, {"reason": reason}, "put_ref", details)
-    record = kernel._commits.record(row.key, lambda _: note)
+    record = kernel._commits.record(row.key, lambda: note)
     assert record is not None
     return Pin(row.manifest_id, row.key, row.id, row.version, reason, record.created_at_us)
 
@@ -96,7 +96,7 @@ def unpin(kernel: Kernel, manifest_id: str, *, owner_id: str) -> None:
     name = row.manifest_id
     note = Note(UNPINNED, row.id, {}, "drop_ref", {"ref_kind": "pin", "name": name, "left": [row.id]})
     try:
-        kernel._commits.record(row.key, lambda _: note, again_on_conflict=False)
+        kernel._commits.record(row.key, lambda: note, again_on_conflict=False)
     except Conflict as exc:
         if kernel._catalog.refs(kernel._tenant, row.key.owner, row.key.workflow, kind="pin", name=name):
             raise
@@ -167,7 +167,7 @@ def decide(
     kept = None if score is None else float(score)
     facts = {"decision": decision, "score": kept, "reason": reason, "actor": actor}
     note = Note(DECIDED, row.id, facts, "put_decision", {"version": row.version, "decision": decision})
-    record = kernel._commits.record(row.key, lambda _: note)
+    record = kernel._commits.record(row.key, lambda: note)
     assert record is not None
     return decision_of(record)
 

@@ -288,7 +288,7 @@ def expire_batch(kernel: Kernel, key: BranchKey, batch: tuple[Version, ...]) -> 
     versions."""
     facts = {"manifests": [row.manifest_id for row in batch], "versions": [row.version for row in batch]}
     note = Note(EXPIRED, None, facts, "expire_versions", {"expired": batch})
-    kernel._commits.record(key, lambda _: note, again_on_conflict=False)
+    kernel._commits.record(key, lambda: note, again_on_conflict=False)
 
 
 def _check_time(now_us: int) -> int:
