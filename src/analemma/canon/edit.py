@@ -699,19 +699,11 @@ def _index(token: str, length: int, path: Path, *, inserting: bool = False) -> i
 def _split_spans(node: Node, spans: Sequence[Splice]) -> Iterable[tuple[int, Splice]]:
     """Which spans of positions below a node fall into which of its children. New items go where their span starts."""
     ends = list(accumulate([child[1] for child in node.body]))
-    # Spans are in order: children that end before the first one starts have no part in this.
-    first = min(bisect_right(ends, spans[0][0]), len(ends) - 1)
-    offset = ends[first - 1] if first else 0
-    for number in range(first, len(ends)):
-        end = ends[number]
-        rest: list[Splice] = []
-        for start, stop, fresh in spans:
-            if start >= end and not (number == len(ends) - 1 and start == end):
-                rest.append(Splice(start, stop, fresh))
-                continue
+    for start, stop, fresh in spans:
+        number = min(bisect_right(ends, start), len(ends) - 1)
+        while True:
+            offset, end = ends[number - 1] if number else 0, ends[number]
             yield number, Splice(start - offset, min(stop, end) - offset, fresh)
-            if stop > end:
-                rest.append(Splice(end, stop, []))
-        if not rest:
-            return
-        spans, offset = rest, end
+            if stop <= end:
+                break
+            start, fresh, number = end, [], number + 1
