@@ -64,6 +64,8 @@ PAUSE_S = 0.5
 LONGEST_AGE_S = 1e10
 """Some 300 years, of which the database can still be told the beginning."""
 
+_READING = (Invalid, Limit)  # guard: checkpoint.kept.reading
+"""What reading raises where this program cannot read what others can."""
 _KINDS: dict[str, type[AnalemmaError]] = {
     found.kind: found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, AnalemmaError)
 }
@@ -351,7 +353,7 @@ class _Builder:
         wrong with the first is raised and leaves the branch as it is, with a later one it ends the list."""
         head = self._heads.get(key)
         behind = self._commits.left_off(key) if head is None else None
-        with _in_the_way(Invalid, Limit):
+        with _in_the_way(*_READING):
             base = None if head is None else self._commits.manifest(head.manifest)
         branch = _Branch(key, [], [])
         answered: dict[str, Idempotency] = {}
@@ -406,7 +408,7 @@ class _Builder:
             return self._commits.draft(proposal, behind=behind)
 
     def _fetch(self, blocks: Sequence[BlockId]) -> Mapping[BlockId, bytes]:
-        with _in_the_way(Invalid, Limit):  # guard: checkpoint.kept.reading
+        with _in_the_way(*_READING):
             return self._blocks.fetch(blocks)
 
 
