@@ -25,13 +25,13 @@ WHOLE = "$"
 
 Test = Callable[[Any], bool]
 
+_EQUALITY: dict[str, Callable[[Any, Any], Any]] = {"$eq": operator.eq, "$ne": operator.ne}
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
     "$lt": operator.lt,
     "$lte": operator.le,
 }
-OPERATORS = ("$eq", "$ne", *_ORDER)
 
 
 def parse_filter(wanted: Any) -> Test | None:
@@ -75,14 +75,11 @@ def _fields(wanted: Mapping[Any, Any]) -> Test:
 
 
 def _operator(name: Any, wanted: Any) -> Test:
-    if name == "$eq":
-        value = _as_stored(wanted)
-        return lambda found: bool(found == value)
-    if name == "$ne":
-        value = _as_stored(wanted)
-        return lambda found: bool(found != value)
+    if name in _EQUALITY:
+        equals, value = _EQUALITY[name], _as_stored(wanted)
+        return lambda found: bool(equals(found, value))
     if name not in _ORDER:
-        raise Invalid(f"there is no operator {name!r}", hint=f"use {', '.join(OPERATORS)}")
+        raise Invalid(f"there is no operator {name!r}", hint=f"use {', '.join((*_EQUALITY, *_ORDER))}")
     compare = _ORDER[name]
     return lambda found: any(compare(left, right) for left, right in _comparable(found, wanted))
 

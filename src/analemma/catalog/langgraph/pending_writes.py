@@ -66,19 +66,15 @@ def adopt(rows: ThreadRows, row: CheckpointRow, said: str) -> None:
     rows.engine.write(write)
 
 
-def pending_of(writes: Iterable[Written], *, continued: bool) -> list[Written]:
-    """What was pending on a checkpoint when a thread stood there, given what has been written on top of it since. Once
-    it is continued, all that is left to know is what made it wait: an interrupt, or a failure."""
-    if not continued:
-        return list(writes)
+def _waited_for(writes: Iterable[Written]) -> list[Written]:
+    """Of what was written on top of a checkpoint that is continued, what a thread that stood there waited for: an
+    interrupt, or a failure, and what had finished beside it."""
     by_task: dict[str, list[Written]] = {}
     for written in writes:
         by_task.setdefault(written.task, []).append(written)
     waiting = {task for task, each in by_task.items() if _waits(each)}
-    if not waiting:
-        return []
     kept: list[Written] = []
-    for task, each in by_task.items():
+    for task, each in by_task.items() if waiting else ():
         if task not in waiting:
             kept += [written for written in each if _is_result(written)]
             continue
@@ -128,10 +124,11 @@ def _with_pending(rows: ThreadRows, source: CheckpointRow, made: CheckpointRow) 
 
 
 def _pending(rows: ThreadRows, source: CheckpointRow, made: CheckpointRow) -> list[Written]:
+    """What was pending on a checkpoint when a thread stood there, for one that repeats it."""
     place = rows.key(source.thread, source.branch)
     continued = rows.engine.one("continued", **place, checkpoint=source.checkpoint) is not None
     writes = rows.writes(source.thread, source.branch, source.checkpoint)
-    pending = pending_of(writes, continued=continued)
+    pending = _waited_for(writes) if continued else writes
     return [written._replace(checkpoint=made.checkpoint, writer=None) for written in pending]
 
 
