@@ -101,11 +101,6 @@ def outcome_unknown(server: str) -> OutcomeUnknown:
     )
 
 
-def rolled_back() -> Internal:
-    """COMMIT was answered by ROLLBACK."""
-    return Internal("PostgreSQL rolled a transaction back when it was to commit", hint="nothing was changed")
-
-
 def _by_state(exc: psycopg.Error, state: str, server: str) -> AnalemmaError:
     text = _one_line(exc)
     if state in RETRY_STATES:

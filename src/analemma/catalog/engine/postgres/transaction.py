@@ -14,14 +14,13 @@ from analemma.catalog.engine.postgres.errors import (
     FAILURES,
     ConnectionDropped,
     outcome_unknown,
-    rolled_back,
     translate,
 )
 from analemma.catalog.engine.postgres.functions import function
 from analemma.catalog.engine.postgres.names import Names
 from analemma.catalog.engine.postgres.pool import Connection, PostgresPool
 from analemma.catalog.engine.sql import POSTGRES
-from analemma.errors import AnalemmaError
+from analemma.errors import AnalemmaError, Internal
 from analemma.failpoints import hit
 
 
@@ -157,7 +156,9 @@ class PostgresTransaction(Transaction):
         try:
             # Asked to commit a transaction in which a statement failed, PostgreSQL rolls it back without an error.
             if self._begin and self.control("commit_transaction") != "COMMIT":
-                raise self._failure or rolled_back()
+                raise self._failure or Internal(
+                    "PostgreSQL rolled a transaction back when it was to commit", hint="nothing was changed"
+                )
         except ConnectionDropped as exc:
             raise outcome_unknown(self._pool.server) from exc
 

@@ -38,13 +38,8 @@ def translate_commit(exc: sqlite3.Error, database: str) -> AnalemmaError:
     # The commit record is the last thing written, so a failed write means that it is not there. After a failed fsync it
     # is: this process takes it back, but if the machine or every process died now, recovery would find and apply it.
     if code & _PRIMARY == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_WRITE:
-        return outcome_unknown(database)
+        return OutcomeUnknown(f"the disk failed while committing to {database}", hint="read back before trying again")
     return translate(exc, database)
-
-
-def outcome_unknown(database: str) -> OutcomeUnknown:
-    """COMMIT failed after its record was written."""
-    return OutcomeUnknown(f"the disk failed while committing to {database}", hint="read back before trying again")
 
 
 def _by_code(exc: sqlite3.Error, code: int, database: str) -> AnalemmaError:

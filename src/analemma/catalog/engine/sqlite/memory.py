@@ -21,7 +21,7 @@ def make_directory_in_memory() -> str:
     # Loaded by those who have one.
     import tempfile
 
-    parent = _parent()
+    parent = SHARED_MEMORY if _has_room() else tempfile.gettempdir()
     _remove_left_behind(parent)
     path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
     _directories[path] = fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -50,15 +50,12 @@ def _remove(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _parent() -> str:
-    import tempfile
-
+def _has_room() -> bool:
     try:
         facts = os.statvfs(SHARED_MEMORY)
     except OSError:
-        return tempfile.gettempdir()
-    enough = facts.f_bavail * facts.f_frsize >= ENOUGH_BYTES and os.access(SHARED_MEMORY, os.W_OK)
-    return SHARED_MEMORY if enough else tempfile.gettempdir()
+        return False
+    return facts.f_bavail * facts.f_frsize >= ENOUGH_BYTES and os.access(SHARED_MEMORY, os.W_OK)
 
 
 def _remove_left_behind(parent: str) -> None:
