@@ -138,6 +138,14 @@ def test_two_versions_whose_ids_begin_alike_are_both_named(store: Store) -> None
         assert app.workflow("trip", owner="ann").at(first.hex()[:8]).manifest_id == first.hex()
 
 
+def test_an_id_means_nothing_to_another_tenant(app: analemma.Store, trip: Workflow) -> None:
+    own = app.tenant("other").workflow("trip", owner="ann")
+    own.save({"n": 1})
+    for revision in (trip.at(1).manifest_id, trip.at(1).manifest_id[:12]):
+        with pytest.raises(NotFound):
+            own.at(revision)
+
+
 def test_names_that_would_mean_something_else_are_refused(app: analemma.Store, trip: Workflow) -> None:
     for name in ("7", "HEAD", "a@3", "a~1", "@{2026-11-01}", "5d" * 32):
         with pytest.raises(Invalid):

@@ -205,6 +205,23 @@ def test_what_a_failed_run_stands_on_does_not_expire(app: App) -> None:
     assert run.manifest_id in {each.manifest_id for each in app.kernel.expire(**PLACE).expired}
 
 
+def test_what_a_run_that_goes_on_has_made_does_not_expire(app: App) -> None:
+    flow = Flow("x", checkpoints="node")
+
+    @flow.step(writes=["a"])
+    def first(state: Any, ctx: Any) -> dict[str, int]:
+        return {"a": 1}
+
+    flow.human("ok", choices=["yes"])
+    run = app.flows.run(flow, **PLACE)
+    app.kernel.save_state_delta({"z": 1}, **PLACE)
+    app.kernel.set_retention(**PLACE, keep_last=1)
+    kept = {each.version.manifest_id: each.reasons for each in app.kernel.expire(**PLACE).kept}
+    assert kept[run.manifest_id] == ("running",)
+    app.flows.cancel(run.execution_id)
+    assert run.manifest_id in {each.manifest_id for each in app.kernel.expire(**PLACE).expired}
+
+
 def test_a_decision_is_left_to_a_worker_before_what_this_program_does_not_have(app: App) -> None:
     flow = Flow("x", checkpoints="node")
     flow.human("ok", choices=["yes"])
