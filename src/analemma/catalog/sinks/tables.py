@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
+from analemma.catalog.engine.arrays import Array
 from analemma.catalog.engine.sql import POSTGRES, SQLITE, Sql, Statement
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 
@@ -166,9 +167,11 @@ class PostgresSinkTable:
             import psycopg
 
             from analemma.catalog.engine.postgres.names import parse_url, server_name
+            from analemma.catalog.engine.postgres.pool import ArrayDumper
         except ModuleNotFoundError as exc:
             raise Unavailable("PostgreSQL needs psycopg", hint="pip install 'analemma[postgres]'") from exc
         self._psycopg = psycopg
+        self._arrays = ArrayDumper
         self._server = server_name(parse_url(url))
         self._url = url
         self._statements = _load(POSTGRES, quoted_table)
@@ -212,6 +215,7 @@ class PostgresSinkTable:
                 prepare_threshold=None,
                 connect_timeout=max(2, int(self._timeout_s)),
             )
+            connection.adapters.register_dumper(Array, self._arrays)
             try:
                 self._ids(connection, "set_timeouts", timeout=f"{milliseconds}ms")
                 if self._create:

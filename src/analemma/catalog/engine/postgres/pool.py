@@ -181,7 +181,7 @@ class PostgresPool:
         return Unavailable(f"the catalog at {self.server} is closed", hint="open it again")
 
 
-class _ArrayDumper(Dumper):
+class ArrayDumper(Dumper):
     """The statement says what it is an array of."""
 
     format = Format.BINARY
@@ -197,7 +197,7 @@ def _make_binary(adapters: AdaptersMap) -> None:
     adapters.register_dumper(int, Int8BinaryDumper)
     adapters.register_dumper(bytes, BytesBinaryDumper)
     adapters.register_dumper(str, StrBinaryDumper)
-    adapters.register_dumper(Array, _ArrayDumper)
+    adapters.register_dumper(Array, ArrayDumper)
 
 
 def _is_alive(connection: Connection) -> bool:
