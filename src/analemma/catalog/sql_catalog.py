@@ -13,7 +13,7 @@ from analemma.catalog.collecting.places import elsewhere, move_objects
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.schema import migrate
 from analemma.catalog.kernel import commits, pending, records, versions
-from analemma.catalog.langgraph.pending_writes import carry
+from analemma.catalog.langgraph.carried_writes import carry
 from analemma.catalog.langgraph.threads import ThreadRows
 from analemma.catalog.names import check_part, check_tenant, check_texts
 from analemma.catalog.port import (

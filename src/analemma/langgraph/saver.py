@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from analemma.catalog.langgraph.pending_writes import INTERRUPT, RESUME
+from analemma.catalog.langgraph.carried_writes import INTERRUPT, RESUME
 from analemma.catalog.langgraph.threads import ANSWERED, CheckpointRow, Fence, Written
 from analemma.catalog.port import RowChange
 from analemma.clock import Entropy, SystemEntropy

@@ -27,7 +27,7 @@ from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes
 from analemma.canon.trees import Edited, Operation
-from analemma.catalog.langgraph.pending_writes import adopt
+from analemma.catalog.langgraph.carried_writes import adopt
 from analemma.catalog.langgraph.threads import (
     LAST,
     Ancestor,

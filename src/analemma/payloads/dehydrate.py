@@ -1,4 +1,5 @@
-"""From a state to a payload: what stays, what leaves, and one transaction for all that leaves."""
+"""From a state to a payload: what stays, what leaves, and one transaction for all that leaves. Which fields leave is
+decided by `budget.plan_payload`, by the policy in `fields`."""
 
 from __future__ import annotations
 

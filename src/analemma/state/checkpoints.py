@@ -24,7 +24,7 @@ from analemma.state.arguments import (
 )
 from analemma.state.load import read_state
 from analemma.state.pending import read_failure
-from analemma.state.pending_deltas import pack_delta
+from analemma.state.pending_format import pack_delta
 from analemma.state.records import Commit, Receipt, decode_receipt
 from analemma.state.save import fingerprint_of
 

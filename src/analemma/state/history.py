@@ -1,4 +1,5 @@
-"""The versions of a branch and of what it was forked from: listing, comparing, checking and following them."""
+"""The versions of a branch and of what it was forked from: listing, comparing, checking and following
+them, and which of them changed something last (`blame`)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from analemma.errors import (
 )
 from analemma.state.arguments import other_request
 from analemma.state.commits import Commits, Draft, Proposal
-from analemma.state.pending_deltas import PendingDelta, unpack_delta
+from analemma.state.pending_format import PendingDelta, unpack_delta
 from analemma.state.records import Manifest, encode_receipt
 from analemma.state.save import apply_update
 

@@ -1,4 +1,5 @@
-"""What is said of a version in the journal of its branch: tags, which name it, pins, which keep it, and decisions."""
+"""What is said of a version in the journal of its branch: tags, which name it, pins, which keep it, and decisions.
+How a version is named where one is asked for (`HEAD~2`) is in `store/revisions.py`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Deleting branches and workflows, having them back, and removing them for good: each is one transaction. No block is
-read: that is how one gets rid of what is damaged. Blocks go by collection.
+"""Deleting branches and workflows, having them back (`undelete`), and removing them for good: each is one transaction.
+No block is read: that is how one gets rid of what is damaged. Blocks go by collection.
 
 A deletion gives all rows of its branches to an owner whom nobody can name (`catalog.port.ASIDE`), and bringing them
 back is the same the other way. Journals stay, and end in the tombstone."""

@@ -1,4 +1,5 @@
-"""A commit: one procedure, one transaction; what it takes, and what whoever is refused is told."""
+"""A commit: one procedure, one transaction; what it takes, and what whoever is refused is told. Whether one
+happened whose answer was lost is looked up (`engine.db.send`)."""
 
 from __future__ import annotations
 

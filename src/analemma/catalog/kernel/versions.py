@@ -1,5 +1,5 @@
-"""The rows of versions and of what is said of them: heads, history, journals, tags and pins, what expired. `SqlCatalog`
-names these functions as its own."""
+"""The rows of versions and of what is said of them: heads, history, journals, tags and pins, what expired. The
+table of versions is `manifest`; its rows are written by `commits`. `SqlCatalog` names these functions as its own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Procedures on PostgreSQL: functions, each called in one round trip.
 
 A function's name ends in the hash of its text, so programs of two releases share a database: each calls its own.
+`engine.schema.migrate` makes them, and drops those that neither of the last two releases calls.
 """
 
 from __future__ import annotations

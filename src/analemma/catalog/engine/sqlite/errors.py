@@ -1,4 +1,5 @@
-"""SQLite's errors in our words: one line each, saying what to do."""
+"""SQLite's errors in our words: one line each, saying what to do. A row that holds something of another type than its
+column should is told as damage by `transaction.ColumnTypes`."""
 
 from __future__ import annotations
 

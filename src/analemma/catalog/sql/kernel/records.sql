@@ -92,9 +92,8 @@ VALUES (:tenant, :expired.id, :expected.key.owner, :expected.key.workflow, :expe
 each expired:
 DELETE FROM manifest WHERE tenant = :tenant AND id = :expired.id;
 
--- versions_after --
 -- Versions of a branch, oldest first.
-SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+include version_columns
 FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version > :after_version
 ORDER BY version LIMIT :limit

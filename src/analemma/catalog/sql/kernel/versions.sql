@@ -3,14 +3,19 @@
 SELECT manifest, version, journal_seq, journal_tip
 FROM head WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
 
+-- version_columns [text] --
+-- What a `Version` is made of.
+SELECT manifest.id, manifest.owner, manifest.workflow, manifest.branch, manifest.version, manifest.parent, manifest.root,
+       manifest.created_at, manifest.execution, manifest.segment, manifest.message
+
 -- manifest --
 -- One version, by its id.
-SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+include version_columns
 FROM manifest WHERE tenant = :tenant AND id = :id
 
 -- versions_between --
 -- Versions, of one owner or of all, whose ids begin alike: those from one id to another.
-SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+include version_columns
 FROM manifest
 WHERE tenant = :tenant AND id BETWEEN :low AND :high AND (:owner::text IS NULL OR owner = :owner::text)
   AND substr(owner, 1, 9) <> '~deleted/'  -- guard: deleted.prefix
@@ -18,14 +23,15 @@ ORDER BY id LIMIT :limit
 
 -- history --
 -- Versions of a branch, newest first.
-SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+include version_columns
 FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version < :before_version
 ORDER BY version DESC LIMIT :limit
 
+-- versions_after --
 -- history_of_execution --
 -- Versions of a branch that one execution made, newest first.
-SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+include version_columns
 FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version < :before_version
   AND execution = :execution
@@ -33,7 +39,7 @@ ORDER BY version DESC LIMIT :limit
 
 -- history_filtered --
 -- Versions of a branch, newest first, of one segment, of one execution, or of a time: whatever of these is asked for.
-SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+include version_columns
 FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version < :before_version
   AND (CAST(:execution AS text) IS NULL OR execution = :execution)
@@ -42,9 +48,8 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
 ORDER BY version DESC LIMIT :limit
 
 -- history_decided --
--- As in history.sql, but each version is looked up by its id: a plan made from old statistics would as soon read all versions of the branch.
-SELECT manifest.id, manifest.owner, manifest.workflow, manifest.branch, manifest.version, manifest.parent, manifest.root,
-       manifest.created_at, manifest.execution, manifest.segment, manifest.message
+-- As in `history_filtered`, but each version is looked up by its id: a plan made from old statistics would as soon read all versions of the branch.
+include version_columns
 [sqlite] FROM decision JOIN manifest
 [sqlite]     ON manifest.tenant = decision.tenant AND manifest.id = decision.manifest AND manifest.version = decision.version
 [sqlite]     AND manifest.owner = decision.owner AND manifest.workflow = decision.workflow AND manifest.branch = decision.branch
@@ -103,13 +108,12 @@ FROM branch WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow A
 
 -- children --
 -- The next version on the branch, and the first versions of branches that began here.
-SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+include version_columns
 FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version = :next_version
   AND substr(owner, 1, 9) <> '~deleted/'
 UNION ALL
-SELECT manifest.id, manifest.owner, manifest.workflow, manifest.branch, manifest.version, manifest.parent, manifest.root,
-       manifest.created_at, manifest.execution, manifest.segment, manifest.message
+include version_columns
 FROM branch JOIN manifest ON manifest.tenant = branch.tenant AND manifest.id = branch.first_manifest
 WHERE branch.tenant = :tenant AND branch.parent = :id AND substr(branch.owner, 1, 9) <> '~deleted/'
 
