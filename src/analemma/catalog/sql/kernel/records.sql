@@ -92,12 +92,6 @@ VALUES (:tenant, :expired.id, :expected.key.owner, :expected.key.workflow, :expe
 each expired:
 DELETE FROM manifest WHERE tenant = :tenant AND id = :expired.id;
 
--- Versions of a branch, oldest first.
-include version_columns
-FROM manifest
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version > :after_version
-ORDER BY version LIMIT :limit
-
 -- decisions --
 -- What was decided on one version, oldest first: only what the journal of its own branch says. The columns of the branch are no bare columns
 -- here, or SQLite would read that whole journal by them instead of looking the version up.

@@ -29,6 +29,12 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
 ORDER BY version DESC LIMIT :limit
 
 -- versions_after --
+-- Versions of a branch, oldest first.
+include version_columns
+FROM manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version > :after_version
+ORDER BY version LIMIT :limit
+
 -- history_of_execution --
 -- Versions of a branch that one execution made, newest first.
 include version_columns
