@@ -376,13 +376,20 @@ class Reader:
             return self._plain(node.body, depth) if node.flags else node.body
         if depth >= MAXIMUM_DEPTH:
             raise too_deep(block)
-        bodies = []
+        whole: list[Any] = []
         for leaf in leaves:
             body = leaf.body
             if leaf.flags:
                 body = self._items(body, depth + 1) if kind == "list" else self._fields(body, depth + 1)
-            bodies.append(body)
-        return joined(kind, bodies, block)
+            if leaf is node:
+                return body
+            if kind == "list":
+                # At once, and not when all are there: then memory goes back to the system and is asked for again, as
+                # above.
+                whole += body
+            else:
+                whole.append(body)
+        return whole if kind == "list" else joined(kind, whole, block)
 
     def _items(self, wires: list[Wire], depth: int) -> list[Any]:
         items: list[Any] = []
