@@ -11,7 +11,7 @@ from analemma.cli.options import Execution, Owner, OwnerOrAny, StoreOptions, Wor
 from analemma.cli.output import bytes_for_people, print_json, print_line
 
 if TYPE_CHECKING:
-    from analemma.catalog.kernel.payloads import Lease
+    from analemma.catalog.kernel.payloads import PayloadLease
 
 commands = command_group("Payloads: the leases behind the pointers of executions.")
 
@@ -53,7 +53,7 @@ def release(
         print_line(f"released {count} leases of {execution}")
 
 
-def _fields(lease: Lease) -> dict[str, Any]:
+def _fields(lease: PayloadLease) -> dict[str, Any]:
     return {
         "id": lease.id.hex(),
         "owner_id": lease.owner,

@@ -11,7 +11,7 @@ from analemma.catalog.runs.runs import RunRow, RunRows, Status
 from analemma.context import Context
 from analemma.flows.handlers import Handlers
 from analemma.flows.keeping import position_text
-from analemma.flows.leases import Lease, Leases
+from analemma.flows.leases import Leases, RunLease
 from analemma.flows.run_kernel import ReadyPlan, RunKernel, Standing
 from analemma.flows.runs import Waiting
 from analemma.flows.segment_running import ReadyNode, SegmentRunner
@@ -43,7 +43,7 @@ class Held:
 
     row: RunRow
     """As it was when it was taken."""
-    lease: Lease
+    lease: RunLease
     standing: Standing
     ready: ReadyPlan
     position: Position

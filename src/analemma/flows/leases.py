@@ -16,7 +16,7 @@ LOOK_S: Final = 0.5
 """How often a node that asks whether it is cancelled makes us look."""
 
 
-class Lease:
+class RunLease:
     """One run in our hands. Whoever takes it over, or cancels it, raises its fence; we notice when we renew, when a
     node asks, and at the latest when we write."""
 
@@ -61,12 +61,12 @@ class Leases:
 
     def __init__(self, *, lease_s: float) -> None:
         self._every_s = lease_s / 3
-        self._held: set[Lease] = set()
+        self._held: set[RunLease] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def hold(self, lease: Lease) -> None:
+    def hold(self, lease: RunLease) -> None:
         """Keep it, until it is dropped."""
         with self._changed:
             self._held.add(lease)
@@ -75,7 +75,7 @@ class Leases:
                 self._thread = threading.Thread(target=self._renew, name="analemma-run-leases", daemon=True)
                 self._thread.start()
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: RunLease) -> None:
         """It is over, or somebody else's."""
         with self._changed:
             self._held.discard(lease)

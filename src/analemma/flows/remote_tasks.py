@@ -16,7 +16,7 @@ from analemma.errors import Invalid, NotFound, Timeout, Unavailable
 from analemma.executors.port import Call, CallExecutor, portable
 from analemma.flows.context import Facts
 from analemma.flows.handlers import Handlers
-from analemma.flows.leases import Lease
+from analemma.flows.leases import RunLease
 from analemma.flows.segments import segment_of
 from analemma.flows.tasks import BatchAnswer, Failure, Group, GroupRun, away
 
@@ -74,7 +74,7 @@ def run_batch_call(parts: RunnerParts, call: BatchCall) -> BatchAnswer:
     row, clock = call.row, parts.clock
     functions = {name: _found(address) for name, address in call.functions.items()}
     types = {name: _found(address) for name, address in call.types.items()}
-    lease = Lease(parts.rows, row.number, row.fence, lease_s=parts.lease_s, clock=clock)
+    lease = RunLease(parts.rows, row.number, row.fence, lease_s=parts.lease_s, clock=clock)
     try:
         state = parts.kernel.state_of(call.manifest)
     except (Unavailable, Timeout) as exc:

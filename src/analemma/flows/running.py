@@ -22,7 +22,7 @@ from analemma.flows.continuing import moved, workflow_status
 from analemma.flows.effects import AskHuman, SegmentEffects
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.keeping import ended_segment, position_text
-from analemma.flows.leases import Lease
+from analemma.flows.leases import RunLease
 from analemma.flows.run_kernel import SegmentCommit, Standing, check_place
 from analemma.flows.runs import RETRY, RunError, Waiting, error_of, read_waiting
 from analemma.flows.segment_running import (
@@ -69,7 +69,7 @@ class Runner:
         """Take up a run: where it stands, and its plan, verified. `standing` is known where it was just committed. Not
         `entering`: its segment has begun, so that nothing that was injected before it comes first."""
         parts = self._parts
-        lease = Lease(parts.rows, row.number, row.fence, lease_s=parts.lease_s, clock=parts.clock)
+        lease = RunLease(parts.rows, row.number, row.fence, lease_s=parts.lease_s, clock=parts.clock)
         if standing is None:
             standing = parts.kernel.newest(row.key, BlockId(row.document), row.head)
         kept = json.loads(row.position)

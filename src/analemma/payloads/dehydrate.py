@@ -13,7 +13,7 @@ from analemma.canon.build import check_new_key
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
-from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, Lease, LeaseId, LeaseRequest
+from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, LeaseId, LeaseRequest, PayloadLease
 from analemma.catalog.port import BranchKey
 from analemma.context import Context
 from analemma.errors import AnalemmaError, Internal, Invalid, Limit
@@ -55,7 +55,7 @@ class Dehydration:
         """The fields that are still only there."""
         self._json: dict[str, Encoded | None] = {}
         self._trees: dict[str, Edited] = {}
-        self._leases: list[Lease] = []
+        self._leases: list[PayloadLease] = []
         self._kept: set[LeaseId] = set()
         self._blocks: dict[BlockId, Block] = {}
 
@@ -254,7 +254,9 @@ class Dehydration:
         lease = LeaseId(self._context.entropy.random_bytes(LEASE_ID_BYTES))
         note = self._note
         now_us = self._context.clock.now_us()
-        self._leases.append(Lease(lease, note.owner_id, note.workflow_id, note.execution_id, root, size, name, now_us))
+        self._leases.append(
+            PayloadLease(lease, note.owner_id, note.workflow_id, note.execution_id, root, size, name, now_us)
+        )
         return Pointer(root, size, name, lease)
 
     def _store(self) -> None:

@@ -16,7 +16,7 @@ from analemma.canon.nodes import Wire, encode
 from analemma.canon.pointer import format_pointer
 from analemma.canon.read import Nodes, container_kind
 from analemma.canon.trees import Edited, Operation, Trees
-from analemma.catalog.kernel.payloads import Lease, LeaseId, Leases, released
+from analemma.catalog.kernel.payloads import LeaseId, Leases, PayloadLease, released
 from analemma.context import Context
 from analemma.errors import Corrupt, Invalid
 from analemma.machine import reader_count
@@ -72,7 +72,9 @@ class LeasedTrees(Base):
             found.update(zip(share, values, strict=True))
         return [found[number] for number in range(len(wires))]
 
-    def use(self, pointers: Sequence[Pointer], owner_id: str | None, workflow_id: str | None) -> dict[LeaseId, Lease]:
+    def use(
+        self, pointers: Sequence[Pointer], owner_id: str | None, workflow_id: str | None
+    ) -> dict[LeaseId, PayloadLease]:
         """The leases of these pointers, from now on in use; Denied unless all of them are good."""
         leases = self.leases.use([pointer.lease for pointer in pointers])
         for pointer in pointers:

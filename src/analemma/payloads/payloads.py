@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from analemma.bag.changes import packed_form
 from analemma.bag.tracked import NotLoaded
 from analemma.canon.read import MISSING, Nodes
-from analemma.catalog.kernel.payloads import Lease
+from analemma.catalog.kernel.payloads import PayloadLease
 from analemma.context import Context
 from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
 from analemma.payloads.budget import Temperatures
@@ -133,7 +133,7 @@ class Payloads:
 
     def leases(
         self, *, owner_id: str | None = None, workflow_id: str | None = None, execution_id: str | None = None
-    ) -> list[Lease]:
+    ) -> list[PayloadLease]:
         """The live leases of one execution, of all of a workflow's, of an owner's, or of everybody's. They end with
         `release`; without it, by collection: when the run of the execution's id is over, or when none of the
         execution's was made or used for `payload_lease_s` of the settings, and nothing that goes on may need them."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, Lease, LeaseId
+from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, LeaseId, PayloadLease
 from analemma.errors import Denied, Invalid
 from analemma.payloads.json import POINTER_KEY, text_bytes
 
@@ -51,7 +51,7 @@ class Pointer:
             "lease": self.lease.hex(),
         }
 
-    def check(self, lease: Lease | None, owner_id: str | None, workflow_id: str | None) -> None:
+    def check(self, lease: PayloadLease | None, owner_id: str | None, workflow_id: str | None) -> None:
         """Raise Denied unless the lease is live, of this owner and workflow, and says the same as the pointer."""
         if (
             lease is None

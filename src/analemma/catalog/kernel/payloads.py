@@ -33,7 +33,7 @@ LeaseId = NewType("LeaseId", bytes)
 LEASE_ID_BYTES = 16
 
 
-class Lease(NamedTuple):
+class PayloadLease(NamedTuple):
     """One tree that a payload of one execution points to."""
 
     id: LeaseId
@@ -55,7 +55,7 @@ class LeaseRequest(NamedTuple):
     """Everything of one payload that becomes visible together, or not at all."""
 
     tenant: TenantId
-    leases: Sequence[Lease]
+    leases: Sequence[PayloadLease]
     """All of one execution."""
     blocks: Sequence[BlockRow] = ()
     """Every block of the new trees, whether or not it is believed to be stored already."""
@@ -66,7 +66,7 @@ class LeaseRequest(NamedTuple):
     """Kept ones that were not used for so long are refused."""
 
     @property
-    def executions(self) -> Sequence[Lease]:
+    def executions(self) -> Sequence[PayloadLease]:
         """The execution that gets the leases, if there are any."""
         return self.leases[:1]
 
@@ -112,11 +112,11 @@ class Leases:
             return self._add(request._replace(unused_us=None))
         return True
 
-    def find(self, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
+    def find(self, ids: Sequence[LeaseId]) -> dict[LeaseId, PayloadLease]:
         """Those of the leases that exist, released or not; one round trip for any number."""
         return {lease.id: lease for lease, _ in self._look(ids)}
 
-    def use(self, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
+    def use(self, ids: Sequence[LeaseId]) -> dict[LeaseId, PayloadLease]:
         """The same for somebody who goes on using them: those that are live count as used now, where they were not
         used for a while."""
         found = self._look(ids)
@@ -131,13 +131,13 @@ class Leases:
                 logging.getLogger("analemma.payloads").warning("leases of payloads could not be renewed: %s", exc)
         return {lease.id: lease for lease, _ in found}
 
-    def live(self, *whose: str) -> Iterator[Lease]:
+    def live(self, *whose: str) -> Iterator[PayloadLease]:
         """The live leases of everybody, of one owner, of one workflow of it, or of one execution of that, by id; read
         in pages."""
         given = dict(zip(("owner", "workflow", "execution"), whose, strict=False))
         statement = ("leases_of_tenant", "leases_of_owner", "leases_of_workflow", "leases_of_execution")[len(given)]
         for page in self._engine.pages(statement, {"after": b""}, limit=PAGE, tenant=self._tenant, **given):
-            yield from [Lease(*row) for row in page]
+            yield from [PayloadLease(*row) for row in page]
 
     def release(self, owner: str, workflow: str, execution: str, now_us: int) -> int:
         """End an execution, with all leases of it; how many there were. From then on it gets no new ones."""
@@ -153,11 +153,11 @@ class Leases:
         hit(AFTER_RELEASE)
         return count
 
-    def _look(self, ids: Sequence[LeaseId]) -> list[tuple[Lease, bool]]:
+    def _look(self, ids: Sequence[LeaseId]) -> list[tuple[PayloadLease, bool]]:
         if not ids:
             return []
         rows = self._engine.all("leases", tenant=self._tenant, unused=self._unused_us, ids=ids)
-        return [(Lease._make(row[:-1]), bool(row[-1])) for row in rows]
+        return [(PayloadLease._make(row[:-1]), bool(row[-1])) for row in rows]
 
     def _renew(self, ids: Sequence[LeaseId]) -> None:
         def renew(tx: Transaction) -> None:
