@@ -529,10 +529,10 @@ def _are_plain(values: Sequence[Any], most_bytes: int, most_levels: int) -> bool
             raise TooLarge
         if str in found:
             text += sum([len(each) for each in values if type(each) is str])
-        # The encoder takes integers down to -2^64; and a zero may be a negative one.
+        # The encoder takes integers down to -2^64; and a zero may be a negative one. (0 and False equal it.)
         if int in found and min([each for each in values if type(each) is int]) < SMALLEST_INT:
             return False
-        if float in found and 0.0 in values:
+        if float in found and 0.0 in values and 0.0 in [each for each in values if type(each) is float]:
             return False
         if dict in found:
             for each in values:
