@@ -124,6 +124,7 @@ class Ticker:
         and an interrupt between two of them would leave it locked for good."""
         self._thread: threading.Thread | None = None
         self._wanted = False
+        self._starting = False
         self._ending = False
         self._stopped = threading.Event()
 
@@ -135,10 +136,16 @@ class Ticker:
             # In this order: whoever finds that a turn is wanted need not notify.
             self._changed.notify_all()
             self._wanted = True
-            if not self._is_alive() and not self._stopped.is_set():
-                self._ending = False
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+            if self._starting:
+                return  # Whoever a handler has interrupted goes on with it.
+            try:
+                self._starting = True
+                if not self._is_alive() and not self._stopped.is_set():
+                    self._ending = False
+                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    self._thread.start()
+            finally:
+                self._starting = False
 
     def stop(self, timeout_s: float | None = None) -> bool:
         """End it behind the turn that is under way, or that was asked for; whether it has ended within the time."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
+
+import pytest
 
 from tests.core.entry_points.clock import Ticker
 
@@ -69,3 +72,23 @@ def test_one_with_nothing_to_do_ends_and_the_next_wake_up_starts_another() -> No
         ticker.wake()
         assert ends.wait(60) and len(turns) == number
     assert ticker.stop(60)
+
+
+def test_a_signals_handler_that_wakes_it_while_its_thread_is_made_starts_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken, made = threading.Event(), list[threading.Thread]()
+    ticker = Ticker("turns", taken.set)
+
+    class Interrupted(threading.Thread):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            made.append(self)
+            if len(made) == 1:
+                ticker.wake()
+
+    with monkeypatch.context() as signalled:
+        signalled.setattr(threading, "Thread", Interrupted)
+        ticker.wake()
+    assert taken.wait(60) and ticker.stop(60)
+    assert len(made) == 1 and not made[0].is_alive()
