@@ -104,6 +104,8 @@ class Pending:
         self._wanted: dict[BranchKey, None] = {}
         """Branches for the thread, in the order in which they came. Each use is one step of the interpreter, so threads
         need no lock, nor do handlers of signals."""
+        self._stuck: dict[BranchKey, None] = {}
+        """Those that it is at, and those that something was in the way of: these are wanted again after a pause."""
         self._thread = Ticker("analemma-checkpoints", self._apply_in_thread, idle_s=IDLE_S)
         self._looked_around_s = -LEFT_BEHIND_S
         self._closed = False
@@ -197,6 +199,7 @@ class Pending:
         self._closed = True
         # It ends by itself once what it is at returns; a database that does not answer must not keep us here.
         self._thread.stop(max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
+        self._wanted |= self._stuck
         with suppress(AnalemmaError):  # whoever opens the store next meets it again
             while self._wanted and not self._is_late(deadline) and self._apply_wanted(deadline):
                 pass
@@ -218,40 +221,43 @@ class Pending:
         if self._closed:
             return None  # What is left is done by who closes, or by the next process.
         try:
-            goes_on = self._apply_wanted()
+            self._apply_wanted()
             now_s = self._clock.monotonic()
-            if now_s - self._looked_around_s >= LEFT_BEHIND_S:
+            if now_s - self._looked_around_s >= (PAUSE_S if self._stuck else LEFT_BEHIND_S):
                 self._looked_around_s = now_s
                 before_us = self._clock.now_us() - round(LEFT_BEHIND_S * 1_000_000)
                 left = self._catalog.pending_branches(self._tenant, before_us=before_us, limit=MOST_BRANCHES)
-                self._wanted |= dict.fromkeys(left)
+                self._wanted |= dict.fromkeys(left) | self._stuck
         except Exception as exc:
             # Whatever it is, it must not end the thread: the database may be back in a moment.
-            self.problem, goes_on = exc, False
-        if not goes_on:
-            return PAUSE_S
-        return 0.0 if self._wanted else None
+            self.problem = exc
+        if self._wanted:
+            return 0.0
+        return PAUSE_S if self._stuck else None
 
     def _apply_wanted(self, deadline: float | None = None) -> bool:
-        """Apply what is pending on the first branches that are wanted; False if it is late, or something is in the way
-        of all of them. Those with which it is not done are wanted again."""
+        """Apply what is pending on the first branches that are wanted; False if it is late. Those with which it is not
+        done are wanted again."""
         if not self._wanted:
             return True
         with self._turn(deadline) as is_ours:
             if not is_ours:
                 return False
-            left = keys = list(self._wanted)[:MOST_BRANCHES]
+            keys = list(self._wanted)[:MOST_BRANCHES]
+            self._stuck |= dict.fromkeys(keys)
             # Before the entries are read: one that comes from now on is wanted again.
             for key in keys:
                 self._wanted.pop(key, None)
-            try:
-                done = self._apply(keys)
-                stuck = [exc for exc in done.unsettled.values() if exc is not None]
-                self.problem = stuck[-1] if stuck else self.problem
-                left = [key for key in keys if done.more or key in done.unsettled]
-            finally:
-                self._wanted |= dict.fromkeys(left)
-        return len(stuck) < len(keys)
+            done = self._apply(keys)
+        for key in keys:
+            exc = done.unsettled.get(key)
+            if exc is not None:
+                self.problem = exc
+                continue
+            self._stuck.pop(key, None)
+            if done.more or key in done.unsettled:
+                self._wanted[key] = None
+        return True
 
     def _is_late(self, deadline: float | None) -> bool:
         return deadline is not None and self._clock.monotonic() >= deadline

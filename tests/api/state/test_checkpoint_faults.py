@@ -4,14 +4,16 @@ one is told."""
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analemma import App
+from analemma import App, Ticket
 from analemma.errors import ConsistencyError, Denied, Invalid, Unavailable
 from analemma.testing import failpoints
 from tests.api.state.pending import left_behind, stuck, wait_until
@@ -19,6 +21,8 @@ from tests.raw_rows import change, select
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
+PAUSE_S = 0.5
+"""Before the thread tries again what something was in the way of."""
 LARGE = [random.Random(number).randbytes(50_000) for number in range(2)]
 
 
@@ -132,6 +136,27 @@ def test_what_is_in_the_way_of_one_branch_is_in_the_way_of_no_other(uploading: A
         uploading.kernel.save_state_delta({"n": 1}, **NAME)
     objects.bring_back()
     assert uploading.kernel.wait_for(large).version == 1
+
+
+def test_what_is_in_the_way_is_not_tried_again_with_every_turn_that_others_ask_for(
+    uploading: App, store: Store
+) -> None:
+    objects = Objects(store)
+    objects.take_away()
+    uploads = "SELECT id FROM upload"
+    before, begun_s = len(select(store, uploads)), time.monotonic()
+    uploading.kernel.checkpoint_async({"data": LARGE[0]}, **NAME)
+    wait_until(lambda: uploading.checkpoints.problem is not None)
+    for number in range(30):
+        ticket = uploading.kernel.checkpoint_async({"n": number}, workflow_id="other", owner_id="ann")
+        wait_until(partial(_is_committed, uploading, ticket))
+    tries = len(select(store, uploads)) - before
+    assert 1 <= tries <= 3 + (time.monotonic() - begun_s) / PAUSE_S
+    objects.bring_back()
+
+
+def _is_committed(app: App, ticket: Ticket) -> bool:
+    return app.kernel.ticket(ticket).status == "committed"
 
 
 def test_what_is_in_the_way_of_a_later_delta_is_not_in_the_way_of_those_before_it(uploading: App, store: Store) -> None:
