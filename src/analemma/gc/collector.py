@@ -509,7 +509,7 @@ class _Pass:
                 if self.lease is not None or not tries_left or not exc.facts.get("missing"):
                     raise
         done.total, done.referenced = found.total, found.referenced
-        if not self.force and (problem := self._judge(kernel._tenant, found, roots)) is not None:
+        if not self.force and (problem := self._brake(kernel._tenant, found, roots)) is not None:
             done.problem, done.kind = problem, "limit"
             if self.lease is not None:
                 self.done.complain(f"{done.tenant}: {problem} (if that is right, run it with force)", "limit")
@@ -552,7 +552,7 @@ class _Pass:
         self._tick("scanned", survey.total)
         return survey, len(roots), limit
 
-    def _judge(self, tenant: TenantId, found: Survey, roots: int) -> str | None:
+    def _brake(self, tenant: TenantId, found: Survey, roots: int) -> str | None:
         """Why nothing should be collected, because the numbers look wrong, or None."""
         total, referenced, limits = found.total, found.referenced, self._settings
         if total and not roots and self._engine.one("unexplained_emptiness", tenant=tenant):
