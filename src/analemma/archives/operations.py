@@ -144,10 +144,10 @@ class Operations:
                 yield held
 
     @contextmanager
-    def take_over(self, workspace: str, owner: str | None = None) -> Iterator[Held | None]:
+    def take_over(self, workspace: str) -> Iterator[Held | None]:
         """Hold the volume and take an operation over whose worker is gone; None if there is none by now, Conflict if
         its worker may be alive."""
-        row = self.find(workspace, owner)
+        row = self.find(workspace, None)
         if row.operation == "NONE":
             yield None
             return

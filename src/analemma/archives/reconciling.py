@@ -136,7 +136,7 @@ class Reconciler:
                 _leave(held, exc)
             raise
 
-    def leave_error(self, workspace: str, owner: str | None, job: Job, *, give_up_volume: bool = False) -> WorkspaceRow:
+    def leave_error(self, workspace: str, owner: str | None, job: Job, *, give_up_volume: bool) -> WorkspaceRow:
         """Find out what is left of a workspace in ERROR."""
 
         def begin(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:

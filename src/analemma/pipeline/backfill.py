@@ -211,8 +211,7 @@ class BackfillJobs:
         if not 1 <= limit <= LARGEST_PAGE:
             raise Invalid(f"a list of {limit}", hint=f"from 1 to {LARGEST_PAGE}")
         number = None if tenant is None else self._tenant(tenant)
-        rows = self._engine.all("backfills", tenant=number, before=1 << 62, limit=limit)
-        return tuple(self.get(id) for id, _ in rows)
+        return tuple(self.get(id) for (id,) in self._engine.all("backfills", tenant=number, limit=limit))
 
     def needed(self) -> tuple[NeededBackfill, ...]:
         """What new rules leave to be compiled, in all tenants: it costs what there is of that, and not what is compiled
@@ -382,7 +381,7 @@ class BackfillJobs:
     def _row(self, id: str) -> BackfillRow:
         found = None
         if isinstance(id, str) and id.isascii() and "\0" not in id:
-            found = self._engine.row(BackfillRow.of, "backfill", id=id, tenant=None)
+            found = self._engine.row(BackfillRow.of, "backfill", id=id)
         if found is None:
             raise NotFound(f"there is no backfill {id!r}", hint="`backfill list` shows all", backfill=id)
         return found

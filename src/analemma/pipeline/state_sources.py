@@ -219,8 +219,7 @@ class StateSourceWorkflow:
         """States that became no entity, the first of them in the order of their owners and workflows."""
         if limit < 1:
             raise Invalid(f"a list of {limit} problems", hint="ask for at least one")
-        first = {"after_owner": "", "after_workflow": "", "after_branch": "", "after_source": ""}
-        asked = {"tenant": self._context.tenant, "source": source_id, **first, "limit": limit}
+        asked = {"tenant": self._context.tenant, "source": source_id, "limit": limit}
         rows = self._context.engine.all("source_problems", **asked)
         return [SourceProblem(BranchKey(*row[:3]), *row[3:]) for row in rows]
 

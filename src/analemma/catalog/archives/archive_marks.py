@@ -104,7 +104,7 @@ class ArchivePass(Lease):
 
     def clear(self, units: Sequence[str]) -> int:
         """Take the marks from these; how many had one."""
-        return self.act(lambda tx: tx.execute("drop_archive_marks", **self._key, units=units))
+        return self.execute("drop_archive_marks", **self._key, units=units)
 
     def claim(
         self, workspaces: SqlWorkspaces, units: Sequence[str], delay_us: int, *, unknown: bool = False
@@ -119,7 +119,7 @@ class ArchivePass(Lease):
             for (unit,) in tx.all("due_archive_marks", tenant=tenant, units=units, since=since, number=self.number):
                 workspace, op_id, _ = unit.split("/")
                 known = unknown or workspaces.unit(workspace, op_id, within=tx) is not None
-                if known and workspaces.claim_in(tx, workspace, op_id, deleted_before_us=since):
+                if known and workspaces.claim_unit(tx, workspace, op_id, deleted_before_us=since):
                     claimed.append(unit)
             hit(BEFORE_CLAIM)
             return claimed

@@ -196,11 +196,12 @@ class SqlWorkspaces:
         """An archive is somebody's again: should it be nobody's later, that counts from then."""
         tx.execute("drop_archive_marks", tenant=self._tenant, units=[f"{workspace}/{op_id}/"])
 
-    def claim_in(self, tx: Transaction, workspace: str, op_id: str, *, deleted_before_us: int | None = None) -> bool:
-        """The same in a transaction that is to be durable; given a time, not if the workspace was deleted after it."""
+    def claim_unit(self, tx: Transaction, workspace: str, op_id: str, *, deleted_before_us: int) -> bool:
+        """Give an archive to the collector, in a transaction that is to be durable, unless its workspace needs it or
+        was deleted after this time; whether it is the collector's."""
         row = self._hold(tx, workspace)
         if row is not None:
-            recent = deleted_before_us is not None and (row.deleted_at_us or 0) > deleted_before_us
+            recent = (row.deleted_at_us or 0) > deleted_before_us
             if needs_unit(row, op_id) or recent:  # guard: unit.claimed
                 return False
         tx.execute("claim_unit", tenant=self._tenant, workspace=workspace, op_id=op_id, now=database_clock(tx))

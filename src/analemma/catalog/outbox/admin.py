@@ -83,7 +83,7 @@ def stopped_events(
     statement: Literal["dead_letters", "failed_events"],
     chosen: EventFilter,
     *,
-    after: LaneKey = BEFORE_EVERYTHING,
+    after: LaneKey,
     limit: int,
 ) -> list[OutboxEntry]:
     """A page of the dead letters that park their lane, or of the events that wait for another try, by their lanes'

@@ -282,7 +282,7 @@ class RunRows:
 
 def claim_due(engine: Engine, *, tenant: TenantId | None, **taking: Any) -> list[tuple[TenantId, RunRow]]:
     """Take a run of a tenant, or of all, that somebody has to look at."""
-    rows = engine.write(lambda tx: tx.all("claim_due_runs", tenant=tenant, limit=1, **taking))
+    rows = engine.write(lambda tx: tx.all("claim_due_runs", tenant=tenant, **taking))
     hit(AFTER_CLAIM)
     return [(TenantId(row[0]), RunRow(*row[1:])) for row in rows]
 

@@ -25,8 +25,6 @@ class ScheduleRow(NamedTuple):
     updated_at_us: int
 
 
-def due_schedules(
-    engine: Engine, *, now_us: int, tenant: TenantId | None = None, limit: int = 100
-) -> list[ScheduleRow]:
-    """Of a tenant, or of all: what has a tick by now."""
-    return engine.rows(ScheduleRow, "due_schedules", now=now_us, tenant=tenant, limit=limit)
+def due_schedules(engine: Engine, *, now_us: int, tenant: TenantId | None) -> list[ScheduleRow]:
+    """Of a tenant, or of all: what has a tick by now, a hundred at a time."""
+    return engine.rows(ScheduleRow, "due_schedules", now=now_us, tenant=tenant, limit=100)

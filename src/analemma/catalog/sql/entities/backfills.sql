@@ -10,7 +10,7 @@ INSERT INTO backfill_shard (backfill, shard, level, type, first, last, total, cu
 VALUES (:backfill, :shard, :level, :type, :first, :last, :total, :cursor)
 
 -- backfill --
--- One by its id, in a tenant or in any, with what its shards did.
+-- One by its id, with what its shards did.
 SELECT backfill.number, tenant.name, backfill.tenant, backfill.id, kind, scope, options, plan, state, reason, fence, holder,
        lease_until, created_at, started_at, finished_at, sums.shards, sums.finished, sums.total, sums.done, sums.changed, sums.slices,
        sums.tombstones, sums.requested, sums.failed
@@ -24,12 +24,12 @@ FROM backfill JOIN tenant ON tenant.id = backfill.tenant
         WHERE backfill = (SELECT number FROM backfill WHERE id = :id)
         GROUP BY backfill
     ) AS sums ON sums.backfill = backfill.number
-WHERE backfill.id = :id AND backfill.tenant = coalesce(:tenant, backfill.tenant)
+WHERE backfill.id = :id
 
 -- backfills --
--- Those of a tenant, or of all, newest first: their ids and numbers.
-SELECT id, number FROM backfill
-WHERE tenant = coalesce(:tenant, tenant) AND number < :before
+-- The ids of those of a tenant, or of all, newest first.
+SELECT id FROM backfill
+WHERE tenant = coalesce(:tenant, tenant)
 ORDER BY number DESC LIMIT :limit
 
 -- backfill_errors --

@@ -204,14 +204,14 @@ SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
     deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
 
 -- claim_due_runs --
--- Take runs of no queue that somebody has to look at: that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
+-- Take a run of no queue that somebody has to look at: one that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
 include take_run
 WHERE number IN (
     SELECT number FROM run
     -- As a query of its own the time is asked for once, and is a condition of the index.
     WHERE due_at <= (SELECT analemma_now()) AND tenant = coalesce(:tenant::integer, tenant)
       AND queue = '' AND status IN ('PENDING', 'RUNNING', 'WAITING_HUMAN')
-    ORDER BY due_at LIMIT :limit
+    ORDER BY due_at LIMIT 1
     FOR UPDATE SKIP LOCKED  -- guard: run.due.postgres
 )
 RETURNING tenant,
