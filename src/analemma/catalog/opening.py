@@ -8,11 +8,11 @@ import re
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from analemma.catalog.collecting.places import FILE_NAME as FILE_NAME
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.catalog.engine.sqlite.memory import is_in_memory, make_directory_in_memory
 from analemma.catalog.engine.sqlite.writer import PATIENCE_S, Synchronous, sync_directory
+from analemma.catalog.object_places import FILE_NAME as FILE_NAME
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.clock import Clock
 from analemma.errors import Invalid, Unavailable

@@ -9,13 +9,13 @@ from functools import partial
 from typing import cast
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.collecting.places import elsewhere, move_objects
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.schema import migrate
 from analemma.catalog.kernel import commits, pending, records, versions
 from analemma.catalog.langgraph.carried_writes import carry
 from analemma.catalog.langgraph.threads import ThreadRows
 from analemma.catalog.names import check_part, check_tenant, check_texts
+from analemma.catalog.object_places import elsewhere, move_objects
 from analemma.catalog.port import (
     BlockRow,
     BranchKey,

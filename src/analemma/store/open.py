@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from analemma.blocks.urls import open_objects
-from analemma.catalog.collecting.places import BESIDE, hold_to_place, known_objects, object_place
-from analemma.catalog.collecting.places import MEMORY as IN_MEMORY
+from analemma.catalog.object_places import BESIDE, hold_to_place, known_objects, object_place
+from analemma.catalog.object_places import MEMORY as IN_MEMORY
 from analemma.catalog.opening import MEMORY, database_path, in_memory, open_catalog
 from analemma.errors import Invalid, NotFound
 from analemma.settings import Settings

@@ -15,8 +15,8 @@ from analemma.blocks.port import ObjectStore
 from analemma.blocks.store import Lru
 from analemma.blocks.urls import open_objects
 from analemma.canon.types import TypeRegistry, standard_registry
-from analemma.catalog.collecting.places import BESIDE, catalog_beside, object_place
-from analemma.catalog.collecting.places import MEMORY as IN_MEMORY
+from analemma.catalog.object_places import BESIDE, catalog_beside, object_place
+from analemma.catalog.object_places import MEMORY as IN_MEMORY
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Denied, Invalid, NotFound
