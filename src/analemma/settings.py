@@ -1,13 +1,9 @@
-"""Settings: arguments, then `ANALEMMA_*` variables, then `analemma.toml`, then defaults; the first to name one wins.
-
-`python -m analemma.settings docs/reference/settings.md` writes the reference page.
-"""
+"""Settings: arguments, then `ANALEMMA_*` variables, then `analemma.toml`, then defaults; the first to name one wins."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -354,33 +350,7 @@ class Settings:
 
 
 SETTINGS: dict[str, Setting] = {name: each for name, each in vars(Settings).items() if isinstance(each, Setting)}
-"""What can be set, in the order of the page."""
-
-
-def settings_page() -> str:
-    """The reference page, in Markdown."""
-    lines = [
-        "# Settings",
-        "",
-        "A setting comes from the first of these that names it: an argument, an environment variable, a file, the",
-        f"default. The file is `{FILE_NAME}` in the current directory, or the one that `{CONFIG_VARIABLE}` names; its",
-        "keys are the names below, and a key that is not below is an error. An empty variable counts as unset.",
-        "",
-        "| name | variable | value | default | meaning |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| `{name}` | `{_variable(name)}` | {each.expected()} | {_shown(each.default)} | {each.meaning} |"
-        for name, each in SETTINGS.items()
-    ]
-    lines += ["", "This page is written by `python -m analemma.settings docs/reference/settings.md`.", ""]
-    return "\n".join(lines)
-
-
-def _shown(default: Any) -> str:
-    if default is None:
-        return "unset"
-    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+"""What can be set, in the order of the page of reference."""
 
 
 # Up to the last "@": rather too much than half of a password that was not escaped.
@@ -452,7 +422,3 @@ def _integer(given: str | float) -> int:
     if given != int(given):
         raise ValueError
     return int(given)
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(settings_page(), encoding="utf-8")
