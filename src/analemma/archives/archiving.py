@@ -33,8 +33,8 @@ from analemma.archives.tar_reading import CHECKSUM_MISMATCH
 from analemma.archives.volumes import volume_missing
 from analemma.archives.walking import Changed, Walk, fingerprint_of
 from analemma.blocks.port import is_transient
+from analemma.catalog.archives.sessions import SessionId
 from analemma.catalog.archives.workspaces import WorkspaceRow
-from analemma.catalog.collecting.sessions import SessionId
 from analemma.catalog.engine.db import Transaction
 from analemma.errors import AnalemmaError, Conflict, DataLost, Unavailable
 from analemma.failpoints import declare, hit

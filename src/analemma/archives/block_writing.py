@@ -43,7 +43,7 @@ from analemma.blocks.packs import pack_key
 from analemma.canon.build import text_cuts
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.catalog.collecting.sessions import SessionId
+from analemma.catalog.archives.sessions import SessionId
 from analemma.catalog.leases import SECOND_US
 from analemma.catalog.port import BranchKey, UploadId
 from analemma.errors import AnalemmaError, Corrupt

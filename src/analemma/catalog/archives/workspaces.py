@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.collecting.sessions import SessionId, Sessions
+from analemma.catalog.archives.sessions import SessionId, Sessions
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.bodies import add_bodies, replace_bodies
 from analemma.catalog.leases import SECOND_US, database_clock
