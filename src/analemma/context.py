@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analemma.errors import NotFound
+from analemma.machine import holder_name
+
 if TYPE_CHECKING:
     from analemma.blocks.port import ObjectStore
     from analemma.blocks.store import BlockStore
@@ -17,16 +20,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Context:
-    """One tenant's part of an open store, as its parts see it."""
+class StoreContext:
+    """An open store, as the parts see it that serve all its tenants."""
 
     catalog: SqlCatalog
-    tenant: TenantId
-    tenant_name: str
     settings: Settings
-    blocks: BlockStore
-    trees: Trees
-    objects: ObjectStore | None
     clock: Clock
     entropy: Entropy
 
@@ -38,3 +36,32 @@ class Context:
     def wake(self) -> None:
         """Tell workers that there are new events."""
         self.catalog.wakeups.signal()
+
+    def tenant_number(self, name: str | None) -> TenantId | None:
+        """The number of a tenant that there is; None, which is all of them, if none is named."""
+        if name is None:
+            return None
+        number = self.catalog.find_tenant(name)
+        if number is None:
+            raise no_tenant(name)
+        return number
+
+    def new_holder(self) -> str:
+        """What the leases of a part say of who holds them."""
+        return holder_name(self.entropy.random_bytes(4).hex())
+
+
+@dataclass(frozen=True)
+class Context(StoreContext):
+    """One tenant's part of an open store, as its parts see it."""
+
+    tenant: TenantId
+    tenant_name: str
+    blocks: BlockStore
+    trees: Trees
+    objects: ObjectStore | None
+
+
+def no_tenant(name: str) -> NotFound:
+    """The error for a tenant that there is not."""
+    return NotFound(f"there is no tenant {name!r}", hint="saving or ingesting something begins a tenant", tenant=name)

@@ -13,12 +13,17 @@ from analemma.errors import AnalemmaError, Expired, NotFound
 from tests.core.contracts.bookshop import EXAMPLE
 from tests.stores import local
 
+NO_TENANT = "saving or ingesting something begins a tenant"
 CASES: dict[str, tuple[Callable[[App], Any], type[AnalemmaError], str]] = {
     "workspace": (lambda app: app.archives.archive("ws9"), NotFound, "archives.list() lists them"),
-    "outbox": (lambda app: app.outbox.status(tenant="shpo"), NotFound, "saving something begins a tenant"),
-    "gc": (lambda app: app.gc.run(tenant="shpo"), NotFound, "saving something begins a tenant"),
-    "fanouts": (lambda app: app.fanouts.status(tenant="shpo"), NotFound, "ingesting something begins a tenant"),
-    "sinks": (lambda app: app.sinks.list(tenant="shpo"), NotFound, "ingesting something begins a tenant"),
+    "outbox": (lambda app: app.outbox.status(tenant="shpo"), NotFound, NO_TENANT),
+    "gc": (lambda app: app.gc.run(tenant="shpo"), NotFound, NO_TENANT),
+    "fanouts": (
+        lambda app: app.fanouts.status(tenant="shpo"),
+        NotFound,
+        NO_TENANT,
+    ),
+    "sinks": (lambda app: app.sinks.list(tenant="shpo"), NotFound, NO_TENANT),
     "entity": (
         lambda app: app.tenant("shop").views.execute("view.book.detail.v1", "9"),
         NotFound,

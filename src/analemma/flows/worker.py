@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from analemma.catalog.engine.db import Engine
 from analemma.catalog.leases import database_clock
 from analemma.catalog.port import TenantId
 from analemma.catalog.runs.queues import claim_next
 from analemma.catalog.runs.runs import RunRow
 from analemma.catalog.runs.schedules import due_schedules
+from analemma.context import StoreContext
 from analemma.errors import AnalemmaError, Conflict, Internal, Timeout, Unavailable
 from analemma.flows.flows import Flows
 
@@ -44,26 +44,19 @@ class RunWorker:
 
     def __init__(
         self,
-        engine: Engine,
+        context: StoreContext,
         flows_of: Callable[[str], Flows],
         *,
-        holder: str,
-        lease_s: float,
-        tenant: TenantId | None = None,
-        concurrency: int = 4,
-        poll_s: float = 1.0,
-        now: Callable[[], int] | None = None,
+        tenant: TenantId | None,
+        concurrency: int | None,
     ) -> None:
-        """`flows_of` gives the flows of a tenant; `tenant` None is all of them. `now` is what schedules go by, in the
-        place of the database's time."""
-        self._now = now or (lambda: database_clock(engine))
-        self._engine = engine
+        """`flows_of` gives the flows of a tenant; `tenant` None is all of them."""
+        self._engine = context.engine
         self._flows_of = flows_of
-        self._holder = holder
-        self._lease_s = lease_s
+        self._holder = context.new_holder()
+        self._settings = context.settings
         self._tenant = tenant
-        self._concurrency = concurrency
-        self._poll_s = poll_s
+        self._concurrency = self._settings.run_concurrency if concurrency is None else concurrency
         self._stopping = False
         self._names: dict[TenantId, str] = {}
         self._lock = threading.Lock()
@@ -141,17 +134,17 @@ class RunWorker:
             if not found:
                 if drain and self._busy == 0:
                     return
-                self._pause(TICK_S if drain else self._poll_s)
+                self._pause(TICK_S if drain else self._settings.run_poll_s)
 
     def _schedules(self) -> None:
         """Begin what schedules say, until asked to stop."""
         while not self._stopping:
             self._tend()
-            self._pause(self._poll_s)
+            self._pause(self._settings.run_poll_s)
 
     def _tend(self) -> None:
         try:
-            now = self._now()
+            now = database_clock(self._engine)
             for row in due_schedules(self._engine, now_us=now, tenant=self._tenant):
                 try:
                     self._note(begun=self._flows_of(self._name(row.tenant)).schedules.tend_one(row, now))
@@ -175,7 +168,9 @@ class RunWorker:
             # Counted before it is claimed, so that a drain does not end between the two.
             self._busy += 1
         try:
-            claimed = claim_next(self._engine, holder=self._holder, lease_s=self._lease_s, tenant=self._tenant)
+            claimed = claim_next(
+                self._engine, holder=self._holder, lease_s=self._settings.run_lease_s, tenant=self._tenant
+            )
             for tenant, row in claimed:
                 self._go_on(tenant, row)
             return bool(claimed)

@@ -16,17 +16,16 @@ from analemma.blocks.ownership import ObjectOwnership
 from analemma.blocks.packs import UPLOAD_ID_BYTES
 from analemma.blocks.port import ObjectStore
 from analemma.canon.identity import ID_BYTES, BlockId
-from analemma.catalog.engine.db import Engine, Statements, Transaction
-from analemma.catalog.leases import SECOND_US, DatabaseClock, Lease, LeaseLost, database_clock
+from analemma.catalog.engine.db import Statements, Transaction
+from analemma.catalog.leases import SECOND_US, DatabaseClock, Lease, LeaseLost
 from analemma.catalog.port import TenantId
-from analemma.clock import Clock
+from analemma.context import StoreContext, no_tenant
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.gc.collection import Collection, GcStatus, Run, TenantCollection, pieces
 from analemma.gc.mark import Marks, Survey
 from analemma.gc.roots import MANIFESTS, ROOTS
 from analemma.gc.uploads import Audit, Failure, UploadCollector, UploadRow
-from analemma.settings import Settings
 from analemma.state.kernel import Kernel
 from analemma.state.removal import remove_due
 from analemma.state.retention import ExpiryPlan, expire_branches
@@ -74,27 +73,23 @@ class Collector:
 
     def __init__(
         self,
-        engine: Engine,
+        context: StoreContext,
         *,
-        store_id: str,
         objects: ObjectStore | None,
-        ownership: ObjectOwnership | None = None,
+        ownership: ObjectOwnership | None,
         open_kernel: Callable[[str], Kernel],
-        holder: str,
-        settings: Settings,
-        clock: Clock,
-        database_clock: DatabaseClock = database_clock,
+        database_clock: DatabaseClock,
     ) -> None:
         """`ownership`: whose the objects are; None if nobody else can have them. `open_kernel`: that of a tenant."""
-        self._store_id = store_id
-        self._engine = engine
+        self._store_id = context.catalog.store_id()
+        self._engine = context.engine
+        self._settings = context.settings
+        self._clock = context.clock
+        self._holder = context.new_holder()
         self._database_clock = database_clock
-        self._uploads = UploadCollector(engine, database_clock, objects, settings)
+        self._uploads = UploadCollector(self._engine, database_clock, objects, self._settings)
         self._ownership = ownership
         self._open_kernel = open_kernel
-        self._settings = settings
-        self._clock = clock
-        self._holder = holder
         self._ran_at: dict[str | None, float] = {}
         self._gate = threading.Lock()
         self._running: object | None = None
@@ -237,7 +232,7 @@ class Collector:
             return tenants
         chosen = [each for each in tenants if each[1] == name]
         if not chosen:
-            raise NotFound(f"there is no tenant {name!r}", hint="saving something begins a tenant", tenant=name)
+            raise no_tenant(name)
         return chosen
 
     def _now_us(self) -> int:

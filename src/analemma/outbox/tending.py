@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
-from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.admin import (
     BEFORE_EVERYTHING,
@@ -23,10 +23,9 @@ from analemma.catalog.outbox.admin import (
 from analemma.catalog.outbox.channels import channel_counts, channel_failures, channel_states
 from analemma.catalog.outbox.lanes import LaneKey, enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
-from analemma.clock import Clock, Entropy
+from analemma.context import StoreContext
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.failpoints import declare, hit
-from analemma.settings import Settings
 
 AFTER_HOUSEKEEPING = declare("outbox.after_housekeeping", "some of the rows that were settled long ago are deleted")
 
@@ -115,28 +114,19 @@ class Outbox:
 
     def __init__(
         self,
-        engine: Engine,
-        *,
-        find_tenant: Callable[[str], TenantId | None],
-        signal: Callable[[], None],
-        settings: Settings,
-        clock: Clock,
-        entropy: Entropy,
+        context: StoreContext,
         copies: Mapping[str, Callable[[bytes], bytes]],
     ) -> None:
         """`copies` has, by types of events, what the payload of one becomes that is delivered again."""
-        self._engine = engine
+        self._context = context
+        self._engine = context.engine
+        self._settings = context.settings
         self._copies = copies
-        self._find_tenant = find_tenant
-        self._signal = signal
-        self._settings = settings
-        self._clock = clock
-        self._entropy = entropy
 
     def status(self, tenant: str | None = None, *, count_processed: bool = True) -> OutboxStatus:
         """Counts, ages and whether they are in order. Counting what was processed reads all of it; without that, only
         what is under way is read."""
-        number = self._tenant(tenant)
+        number = self._context.tenant_number(tenant)
         (lanes,) = self._engine.rows(LaneCounts, "outbox_lanes", tenant=number)
         oldest_us = self._engine.value("outbox_oldest", tenant=number)
         processed, discarded = self._engine.all("outbox_settled", tenant=number)[0] if count_processed else (None, None)
@@ -165,7 +155,7 @@ class Outbox:
     def get(self, id: str, *, tenant: str | None = None) -> OutboxEntry:
         """One event; NotFound if there is none of this id, or none any more. Ids are unique in a tenant: Conflict if
         several have it and none is named."""
-        return self._event(id, self._tenant(tenant))
+        return self._event(id, self._context.tenant_number(tenant))
 
     def failed(
         self,
@@ -212,7 +202,7 @@ class Outbox:
         done = Replayed()
         for event in self._chosen(ids, self._filter(tenant, type, aggregate_type, aggregate_id)):
             done = self._replay(event, done)
-        self._signal()
+        self._context.wake()
         return done
 
     def discard(
@@ -239,7 +229,7 @@ class Outbox:
                     f"event {event.id} cannot be discarded: it is {event.status}",
                     hint="only what failed or is dead can be, while no worker is at it",
                 )
-        self._signal()
+        self._context.wake()
         return count
 
     def housekeep(
@@ -295,7 +285,7 @@ class Outbox:
     def _deliver_again(self, event: OutboxEntry) -> None:
         """Add a copy of a settled event at the end of its lane."""
         # Ids are random, so whoever asks twice gets two.
-        id = f"{event.id[:64]}-{self._entropy.random_bytes(8).hex()}"
+        id = f"{event.id[:64]}-{self._context.entropy.random_bytes(8).hex()}"
         copied = self._copies.get(event.type)
         copy = OutboxEvent(
             id=id,
@@ -308,7 +298,7 @@ class Outbox:
             priority=event.priority,
             trace=event.trace,
         )
-        now_us = self._clock.now_us()
+        now_us = self._context.clock.now_us()
         self._engine.write(lambda tx: enqueue(tx, event.tenant_number, [copy], now_us=now_us))
 
     def _discard(self, event: OutboxEntry, reason: str) -> bool:
@@ -347,18 +337,10 @@ class Outbox:
             raise Conflict(f"{len(found)} tenants have an event {id!r}", hint="name the tenant", id=id, tenants=names)
         return found[0]
 
-    def _tenant(self, name: str | None) -> TenantId | None:
-        if name is None:
-            return None
-        found = self._find_tenant(name)
-        if found is None:
-            raise NotFound(f"there is no tenant {name!r}", hint="saving something begins a tenant", tenant=name)
-        return found
-
     def _filter(
         self, tenant: str | None, type: str | None, aggregate_type: str | None, aggregate_id: str | None
     ) -> EventFilter:
-        return EventFilter(self._tenant(tenant), type, aggregate_type, aggregate_id)
+        return EventFilter(self._context.tenant_number(tenant), type, aggregate_type, aggregate_id)
 
     def _resting(self, tenant: TenantId | None) -> tuple[str, ...]:
         """What is wrong with each channel that is left alone, beginning with its name. A tenant hears of those that

@@ -28,6 +28,7 @@ from analemma.catalog.outbox.claims import (
 )
 from analemma.catalog.outbox.lanes import Acknowledgement
 from analemma.catalog.port import TenantId
+from analemma.context import StoreContext
 from analemma.errors import AnalemmaError, Conflict, Invalid
 from analemma.outbox.batches import BatchHandler
 from analemma.outbox.channel_threads import ChannelThreads
@@ -37,7 +38,6 @@ from analemma.outbox.holding import HeldLanes, TenantNames
 from analemma.outbox.options import Delivered as Delivered
 from analemma.outbox.options import Listener
 from analemma.outbox.outcomes import Outcomes
-from analemma.settings import Settings
 from analemma.tracing import continued, span
 
 TARGET_CLAIM_S = 0.25
@@ -57,30 +57,27 @@ class OutboxPollingWorker:
 
     def __init__(
         self,
-        claims: OutboxClaims,
+        context: StoreContext,
         handlers: Mapping[str, Handler],
         *,
-        listen: Callable[[], Listener],
-        settings: Settings,
-        concurrency: int | None = None,
-        tenant: TenantId | None = None,
-        chance: random.Random | None = None,
-        batches: BatchHandler[Any] | None = None,
+        concurrency: int | None,
+        tenant: TenantId | None,
+        batches: BatchHandler[Any] | None,
     ) -> None:
         """`handlers` are by event type; `tenant` None is all of them. `batches` is who delivers channels; without it,
         they are left to other workers."""
-        self._claims = claims
+        settings = self._settings = context.settings
+        claims = self._claims = OutboxClaims(context.engine, lease_s=settings.outbox_lease_s)
         self._handlers = handlers
-        self._listen = listen
+        self._listen = context.catalog.wakeups.listen
         self._tenant = tenant
-        self._settings = settings
         self._concurrency = settings.worker_concurrency if concurrency is None else concurrency
         if self._concurrency < 1:
             raise Invalid(f"a worker with {self._concurrency} threads", hint="give it one or more")
         self._retries = RetryPolicy(
             settings.outbox_max_attempts, settings.outbox_backoff_base_s, settings.outbox_backoff_max_s
         )
-        self._chance = chance or random.Random()
+        self._chance = random.Random()
         self._stopping = False
         self._names = TenantNames(claims.engine)
         self._listener: Listener | None = None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar
 
-from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.backfills import BackfillRow, ErrorRow
 from analemma.catalog.entities.views import count_by_rules
 from analemma.catalog.leases import SECOND_US, database_clock
-from analemma.catalog.port import TenantId
-from analemma.clock import Clock, Entropy, moment
+from analemma.clock import moment
+from analemma.context import StoreContext
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.executors.port import CallExecutor, Given, using_executor
@@ -72,32 +72,19 @@ class BackfillJobs:
 
     def __init__(
         self,
-        engine: Engine,
+        context: StoreContext,
         *,
-        default_tenant: str,
-        find_tenant: Callable[[str], TenantId | None],
         open_tenant: Callable[[str], TenantParts],
-        tenants: Callable[[], Sequence[tuple[TenantId, str]]],
         contracts: Callable[[], ContractSet],
-        holder: Callable[[], str],
         remote: Remote,
-        lease_s: float,
-        page: int,
-        clock: Clock,
-        entropy: Entropy,
     ) -> None:
-        self._engine = engine
-        self._default_tenant = default_tenant
-        self._find_tenant = find_tenant
+        self._context = context
+        self._engine = context.engine
+        self._clock = context.clock
+        self._settings = context.settings
         self._open_tenant = open_tenant
-        self._tenants = tenants
         self._contracts = contracts
-        self._holder = holder
         self._remote = remote
-        self._lease_s = lease_s
-        self._page = page
-        self._clock = clock
-        self._entropy = entropy
 
     def plan(
         self,
@@ -210,7 +197,7 @@ class BackfillJobs:
         """The newest ones of a tenant, or of all, newest first."""
         if not 1 <= limit <= LARGEST_PAGE:
             raise Invalid(f"a list of {limit}", hint=f"from 1 to {LARGEST_PAGE}")
-        number = None if tenant is None else self._tenant(tenant)
+        number = self._context.tenant_number(tenant)
         return tuple(self.get(id) for (id,) in self._engine.all("backfills", tenant=number, limit=limit))
 
     def needed(self) -> tuple[NeededBackfill, ...]:
@@ -219,7 +206,7 @@ class BackfillJobs:
         found = []
         contracts = self._contracts()
         rulesets = [ruleset for each in contracts.entity_types if (ruleset := contracts.find_ruleset(each))]
-        for number, name in self._tenants():
+        for number, name in self._engine.all("tenant_names"):
             for ruleset in rulesets:
                 other = count_by_rules(self._engine, number, ruleset.entity_type, [ruleset.fingerprint])
                 if other:
@@ -246,7 +233,7 @@ class BackfillJobs:
         if mode not in ("fast", "strict"):
             raise Invalid(f"there is no way to verify {mode!r}", hint="fast or strict")
         # Which entities, and nothing else: those that are not stale are looked at too.
-        which = replace(read_scope(scope, self._default_tenant), stale=False, versions="newest", sinks=None, events=())
+        which = replace(read_scope(scope, self._settings.tenant), stale=False, versions="newest", sinks=None, events=())
         chosen, wanted, options = self._asked(which, BackfillKind.RAW_TO_SLICE)
         with span("analemma.backfill.verify", mode=mode):
             parts = self._parts(chosen)
@@ -280,7 +267,7 @@ class BackfillJobs:
                 row,
                 fence,
                 plan,
-                lease_s=self._lease_s,
+                lease_s=self._settings.backfill_lease_s,
                 clock=self._clock,
                 executor=calls,
                 page=page,
@@ -312,11 +299,11 @@ class BackfillJobs:
 
     def _lease(self, number: int, *, paused: bool) -> int | None:
         """Take it, one that is paused only if that is meant; the fence, or None if it cannot be taken."""
-        holder = self._holder()
+        holder = self._context.new_holder()
 
         def take(tx: Transaction) -> int | None:
             now = database_clock(tx)
-            until = now + int(self._lease_s * SECOND_US)
+            until = now + int(self._settings.backfill_lease_s * SECOND_US)
             return tx.row(int, "take_backfill", number=number, holder=holder, now=now, until=until, paused=int(paused))
 
         return self._engine.write(take)
@@ -328,7 +315,7 @@ class BackfillJobs:
         )
 
     def _create(self, parts: TenantParts, planned: Planned, options: BackfillOptions) -> Backfill:
-        id = f"bf-{self._entropy.random_bytes(8).hex()}"
+        id = f"bf-{self._context.entropy.random_bytes(8).hex()}"
         asked = {
             "tenant": parts.tenant,
             "id": id,
@@ -363,20 +350,14 @@ class BackfillJobs:
             kinds = ", ".join(each.value for each in BackfillKind)
             raise Invalid(f"there is no backfill {kind!r}", hint=f"there are {kinds}") from None
         compiled = parse_mode(mode, (CompileMode.FULL, CompileMode.AUTO))
-        chosen = read_scope(scope, self._default_tenant)
+        chosen = read_scope(scope, self._settings.tenant)
         check_scope(chosen, wanted)
-        return chosen, wanted, BackfillOptions(self._page if page is None else page, rate, compiled)
+        return chosen, wanted, BackfillOptions(self._settings.backfill_page if page is None else page, rate, compiled)
 
     def _parts(self, scope: BackfillScope) -> TenantParts:
         assert scope.tenant is not None
-        self._tenant(scope.tenant)
+        self._context.tenant_number(scope.tenant)
         return self._open_tenant(scope.tenant)
-
-    def _tenant(self, name: str) -> TenantId:
-        found = self._find_tenant(name)
-        if found is None:
-            raise NotFound(f"there is no tenant {name!r}", hint="ingesting something begins a tenant", tenant=name)
-        return found
 
     def _row(self, id: str) -> BackfillRow:
         found = None

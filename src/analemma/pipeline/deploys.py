@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from analemma.catalog.engine.db import Engine, Statements, Transaction
+from analemma.catalog.engine.db import Statements, Transaction
 from analemma.catalog.entities.deploys import (
     BEHIND_ALL,
     DeployRow,
@@ -29,7 +29,7 @@ from analemma.catalog.outbox.admin import revive_event
 from analemma.catalog.outbox.channels import channel_states
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import TenantId
-from analemma.clock import Clock
+from analemma.context import StoreContext
 from analemma.errors import Conflict, Invalid, NotFound, Timeout
 from analemma.failpoints import declare, hit
 from analemma.outbox.options import Listener
@@ -67,24 +67,12 @@ _ID = re.compile("[0-9a-f]{32}")
 class Deploys:
     """Deploys of one tenant, or (`tenant` None) of all."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        tenant: TenantId | None,
-        *,
-        events: Events,
-        clock: Clock,
-        listen: Callable[[], Listener],
-        wake: Callable[[], None],
-        keep_s: float,
-    ) -> None:
-        self._engine = engine
+    def __init__(self, context: StoreContext, tenant: TenantId | None) -> None:
+        self._context = context
+        self._engine = context.engine
+        self._events = Events(context.entropy)
+        self._clock = context.clock
         self._tenant = tenant
-        self._events = events
-        self._clock = clock
-        self._listen = listen
-        self._wake = wake
-        self._keep_s = keep_s
 
     def get(self, id: str) -> Deploy:
         """A deploy as it is now; NotFound if there is none of this id, or none any more."""
@@ -139,7 +127,7 @@ class Deploys:
             return deploy_of(row)
         if timeout_s == 0:
             raise late(deploy_of(row), until, timeout_s, self._waits_for(row))
-        listener = self._listen()
+        listener = self._context.catalog.wakeups.listen()
         try:
             return deploy_of(self._wait(row, until, timeout_s, listener))
         finally:
@@ -201,13 +189,13 @@ class Deploys:
             return moved
 
         queued = self._engine.write(again)
-        self._wake()
+        self._context.wake()
         return deploy_of(queued)
 
     def housekeep(self, *, older_than_s: float | None = None, stop: Callable[[], bool] = lambda: False) -> int:
         """Delete deploys of all tenants that have been over for longer than the settings say; how many. Those that
         failed stay until a newer version of their entity is compiled."""
-        keep_s = self._keep_s if older_than_s is None else older_than_s
+        keep_s = self._context.settings.deploy_keep_s if older_than_s is None else older_than_s
         before_us = self._clock.now_us() - int(keep_s * SECOND_US)
         count = 0
         while not stop():
@@ -265,7 +253,7 @@ class Deploys:
                 fail(tx, row, error, now_us=self._clock.now_us())
 
         self._engine.write(settle)
-        self._wake()
+        self._context.wake()
         return self._find(row.id)
 
     def _stuck(self, row: DeployRow, tx: Transaction | None = None) -> DeployError | None:

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from analemma.catalog.engine.db import Engine
 from analemma.catalog.entities.fanouts import FanoutRow
-from analemma.catalog.port import TenantId
-from analemma.clock import Clock
-from analemma.errors import Invalid, NotFound
+from analemma.context import StoreContext
+from analemma.errors import Invalid
 from analemma.pipeline.cursors import decode_cursor, encode_cursor
 from analemma.pipeline.fanout_results import FanoutResult, fanout_result
 from analemma.slicing.entity_key import EntityKey
@@ -60,26 +58,15 @@ class FanoutsStatus:
 class Fanouts:
     """The fanouts of all tenants. Where a tenant is named, only that one's are meant."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        find_tenant: Callable[[str], TenantId | None],
-        workflow: Callable[[str], FanoutWorkflow],
-        default_tenant: str,
-        keep_s: float,
-        clock: Clock,
-    ) -> None:
-        self._engine = engine
-        self._find_tenant = find_tenant
+    def __init__(self, context: StoreContext, workflow: Callable[[str], FanoutWorkflow]) -> None:
+        """`workflow` gives that of a tenant."""
+        self._context = context
+        self._engine = context.engine
         self._workflow = workflow
-        self._default_tenant = default_tenant
-        self._keep_s = keep_s
-        self._clock = clock
 
     def status(self, tenant: str | None = None) -> FanoutsStatus:
         """How many are under way, and how far they are."""
-        number = self._number(tenant)
+        number = self._context.tenant_number(tenant)
         # By status: how many, how many entities they have to visit, how many they have visited, and since when.
         counts = {status: tuple(row) for status, *row in self._engine.all("fanout_counts", tenant=number)}
         ((alerts, alerts_under_way),) = self._engine.all("fanout_alert_count", tenant=number)
@@ -92,7 +79,7 @@ class Fanouts:
             visited=sum(int(each[2]) for each in counts.values()),
             alerts=alerts,
             alerts_under_way=alerts_under_way,
-            oldest_s=None if oldest_us is None else max(0.0, (self._clock.now_us() - oldest_us) / SECOND_US),
+            oldest_s=None if oldest_us is None else max(0.0, (self._context.clock.now_us() - oldest_us) / SECOND_US),
         )
 
     def list(
@@ -115,8 +102,8 @@ class Fanouts:
 
     def housekeep(self, *, done_after_s: float | None = None, stop: Callable[[], bool] = lambda: False) -> int:
         """Delete what was done longer ago than that, or than the settings say; how many."""
-        keep_s = self._keep_s if done_after_s is None else done_after_s
-        before_us = self._clock.now_us() - int(keep_s * SECOND_US)
+        keep_s = self._context.settings.fanout_keep_s if done_after_s is None else done_after_s
+        before_us = self._context.clock.now_us() - int(keep_s * SECOND_US)
         total = 0
         while not stop():
             deleted = self._engine.execute("forget_fanouts", before=before_us, limit=HOUSEKEEPING_BATCH)
@@ -132,20 +119,12 @@ class Fanouts:
         after = 0 if cursor is None else decode_cursor(question, cursor)
         if not isinstance(after, int):
             raise Invalid("not a cursor of this query", hint="give the cursor of a page of the same query, unchanged")
-        found = self._engine.all(statement, tenant=self._number(tenant), after=after, limit=limit + 1)
+        found = self._engine.all(statement, tenant=self._context.tenant_number(tenant), after=after, limit=limit + 1)
         rows = [(EntityKey(kind, name, key), FanoutRow(*row)) for name, kind, key, *row in found[:limit]]
         following = encode_cursor(question, rows[-1][1].entity) if len(found) > limit else None
         return FanoutPage(tuple(fanout_result(key, row) for key, row in rows), following)
 
     def _of(self, tenant: str | None) -> FanoutWorkflow:
-        name = self._default_tenant if tenant is None else tenant
-        self._number(name)
+        name = self._context.settings.tenant if tenant is None else tenant
+        self._context.tenant_number(name)
         return self._workflow(name)
-
-    def _number(self, tenant: str | None) -> TenantId | None:
-        if tenant is None:
-            return None
-        found = self._find_tenant(tenant)
-        if found is None:
-            raise NotFound(f"there is no tenant {tenant!r}", hint="ingesting something begins a tenant", tenant=tenant)
-        return found

@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.entities import EntityPlace
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.catalog.sinks.states import ShippedRow, ShipState, WantedShip, read_ship_states, record_shipped
-from analemma.clock import Clock
+from analemma.context import StoreContext
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule
 from analemma.errors import AnalemmaError, Internal, Unavailable
@@ -98,22 +98,20 @@ class ShipWorkflow:
 
     def __init__(
         self,
-        engine: Engine,
+        context: StoreContext,
         *,
         contracts: Callable[[], ContractSet],
         sinks: OpenSinks,
         open_tenant: Callable[[str], ShippingTenant],
-        events: Events,
-        clock: Clock,
-        listeners: Sequence[ShippedListener] = (),
+        listeners: Sequence[ShippedListener],
     ) -> None:
         """`contracts` gives what applies now, not a second ago: a rule that is not there ships nothing."""
-        self._engine = engine
+        self._engine = context.engine
         self._contracts = contracts
         self._sinks = sinks
         self._open_tenant = open_tenant
-        self._events = events
-        self._clock = clock
+        self._events = Events(context.entropy)
+        self._clock = context.clock
         self._listeners = listeners
 
     def plan(self, channel: str) -> ChannelPlan:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.channels import (
     ChannelCounts,
@@ -16,7 +16,7 @@ from analemma.catalog.outbox.channels import (
     channel_failures,
     channel_states,
 )
-from analemma.catalog.port import TenantId
+from analemma.context import StoreContext
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule
 from analemma.errors import NotFound
@@ -86,27 +86,16 @@ class SinkHealth:
 class Sinks:
     """The sinks of all tenants."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        sinks: OpenSinks,
-        *,
-        contracts: Callable[[], ContractSet],
-        find_tenant: Callable[[str], TenantId | None],
-        wake: Callable[[], None],
-    ) -> None:
-        self._engine = engine
+    def __init__(self, context: StoreContext, sinks: OpenSinks, contracts: Callable[[], ContractSet]) -> None:
+        self._context = context
+        self._engine = context.engine
         self._sinks = sinks
         self._contracts = contracts
-        self._find_tenant = find_tenant
-        self._wake = wake
 
     def list(self, *, tenant: str | None = None) -> tuple[SinkStatus, ...]:
         """Every active rule in the order of ids, and whatever else something is queued for; counts are of all tenants,
         or of one, who is not told what sinks said: it may have been about a document of another's."""
-        number = None
-        if tenant is not None and (number := self._find_tenant(tenant)) is None:
-            raise NotFound(f"there is no tenant {tenant!r}", hint="ingesting something begins a tenant", tenant=tenant)
+        number = self._context.tenant_number(tenant)
         rules = self._contracts().active_sink_rules
         counts, states = channel_counts(self._engine, number), channel_states(self._engine)
         failures = channel_failures(self._engine, number)
@@ -143,7 +132,7 @@ class Sinks:
             return rested or hastened > 0
 
         changed = self._engine.write(wake)
-        self._wake()
+        self._context.wake()
         return changed
 
     def _rule(self, rules: dict[str, SinkRule], sink: str) -> SinkRule:

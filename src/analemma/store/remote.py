@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
 from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call
 from analemma.flows.tasks import BatchAnswer
@@ -90,16 +89,8 @@ def flows_elsewhere(app: App) -> Elsewhere:
 def open_backfills(app: App) -> BackfillJobs:
     """The backfills of an open store."""
     return BackfillJobs(
-        app.catalog.engine,
-        default_tenant=app.settings.tenant,
-        find_tenant=app.catalog.find_tenant,
+        app.context,
         open_tenant=lambda name: tenant_parts(app.tenant(name).context, app.contracts),
-        tenants=lambda: [(TenantId(row[0]), str(row[1])) for row in app.catalog.engine.all("tenant_names")],
         contracts=app.contracts.fresh,
-        holder=app._holder,
         remote=Remote(lambda: store_place(app), run_page, dry_page, verify_page),
-        lease_s=app.settings.backfill_lease_s,
-        page=app.settings.backfill_page,
-        clock=app._clock,
-        entropy=app._entropy,
     )

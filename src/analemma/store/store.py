@@ -19,8 +19,8 @@ from analemma.catalog.object_places import BESIDE, catalog_beside, object_place
 from analemma.catalog.object_places import MEMORY as IN_MEMORY
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
-from analemma.errors import Denied, Invalid, NotFound
-from analemma.machine import holder_name
+from analemma.context import StoreContext
+from analemma.errors import Denied, Invalid
 from analemma.settings import Settings, redact
 from analemma.state.pending import Pending
 from analemma.store.tenant import Tenant as Tenant
@@ -111,8 +111,8 @@ class Store:
         self.catalog = catalog
         self.object_metrics = ObjectMetrics()
         self._place = place
-        self._clock = clock or SystemClock()
-        self._entropy = entropy or SystemEntropy()
+        self.context = StoreContext(catalog, settings, clock or SystemClock(), entropy or SystemEntropy())
+        """What its parts are made of."""
         self.ownership: ObjectOwnership | None = None
         """Whose the objects are; None if they are the store's own in any case, or there are none."""
         self.objects = None if objects is None else self._owned(self._hardened(objects), shared_place)
@@ -195,16 +195,8 @@ class Store:
         """A worker that goes on with runs, of one tenant or of all: `run()`, `drain()`, `stop()`."""
         from analemma.flows.worker import RunWorker
 
-        settings = self.settings
-        return RunWorker(
-            self.catalog.engine,
-            lambda name: self.tenant(name).flows,
-            holder=self._holder(),
-            lease_s=settings.run_lease_s,
-            tenant=self._find_tenant(tenant),
-            concurrency=settings.run_concurrency if concurrency is None else concurrency,
-            poll_s=settings.run_poll_s,
-        )
+        number = self.context.tenant_number(tenant)
+        return RunWorker(self.context, lambda name: self.tenant(name).flows, tenant=number, concurrency=concurrency)
 
     @property
     def flows(self) -> Flows:
@@ -217,7 +209,7 @@ class Store:
         """The contracts of the store, for all tenants: `load(source)`, `current`, `list()`, `get(id, version)`."""
         from analemma.pipeline.contract_store import Contracts
 
-        return Contracts(self.catalog.engine, clock=self._clock, loaded=self.source_watch.forget)
+        return Contracts(self.catalog.engine, clock=self.context.clock, loaded=self.source_watch.forget)
 
     @cached_property
     def _known_documents(self) -> KnownDocuments:
@@ -231,7 +223,7 @@ class Store:
         """Which commits a STATE_SOURCE takes, of all tenants."""
         from analemma.state.events import SourceWatch
 
-        return SourceWatch(self.catalog.engine, self._sources, clock=self._clock)
+        return SourceWatch(self.catalog.engine, self._sources, clock=self.context.clock)
 
     def _sources(self) -> Sources:
         from analemma.pipeline.state_sources import SourceMatcher
@@ -243,7 +235,12 @@ class Store:
         """Makes the versions of entities, for all tenants."""
         from analemma.pipeline.versions import Versions
 
-        return Versions(self.catalog.engine, holder=self._holder(), clock=self._clock, node=self.settings.version_node)
+        return Versions(
+            self.catalog.engine,
+            holder=self.context.new_holder(),
+            clock=self.context.clock,
+            node=self.settings.version_node,
+        )
 
     @cached_property
     def outbox(self) -> Outbox:
@@ -253,15 +250,7 @@ class Store:
         from analemma.pipeline.events import SHIP_REQUESTED
         from analemma.pipeline.ship_requests import force_request
 
-        return Outbox(
-            self.catalog.engine,
-            find_tenant=self.catalog.find_tenant,
-            signal=self.catalog.wakeups.signal,
-            settings=self.settings,
-            clock=self._clock,
-            entropy=self._entropy,
-            copies={SHIP_REQUESTED: force_request},
-        )
+        return Outbox(self.context, copies={SHIP_REQUESTED: force_request})
 
     @cached_property
     def fanouts(self) -> Fanouts:
@@ -269,14 +258,7 @@ class Store:
         `housekeep()`."""
         from analemma.pipeline.fanouts import Fanouts
 
-        return Fanouts(
-            self.catalog.engine,
-            find_tenant=self.catalog.find_tenant,
-            workflow=lambda name: self.tenant(name).pipeline.fanout,
-            default_tenant=self.settings.tenant,
-            keep_s=self.settings.fanout_keep_s,
-            clock=self._clock,
-        )
+        return Fanouts(self.context, lambda name: self.tenant(name).pipeline.fanout)
 
     @cached_property
     def deploys(self) -> Deploys:
@@ -286,17 +268,8 @@ class Store:
     def open_deploys(self, tenant: TenantId | None) -> Deploys:
         """The deploys of one tenant, or of all."""
         from analemma.pipeline.deploys import Deploys
-        from analemma.pipeline.events import Events
 
-        return Deploys(
-            self.catalog.engine,
-            tenant,
-            events=Events(self._entropy),
-            clock=self._clock,
-            listen=self.catalog.wakeups.listen,
-            wake=self.catalog.wakeups.signal,
-            keep_s=self.settings.deploy_keep_s,
-        )
+        return Deploys(self.context, tenant)
 
     @overload
     def backfill(
@@ -327,16 +300,13 @@ class Store:
     ) -> OutboxPollingWorker:
         """A worker that delivers events, of one tenant or of all: `run()`, `drain()`, `stop()`. `handlers`, by event
         type, are added to those of the view pipeline."""
-        from analemma.catalog.outbox.claims import OutboxClaims
         from analemma.outbox.worker import OutboxPollingWorker
 
         return OutboxPollingWorker(
-            OutboxClaims(self.catalog.engine, lease_s=self.settings.outbox_lease_s),
+            self.context,
             {**self._pipeline_handlers(), **(handlers or {})},
-            listen=self.catalog.wakeups.listen,
-            tenant=self._find_tenant(tenant),
+            tenant=self.context.tenant_number(tenant),
             batches=self._shipping(),
-            settings=self.settings,
             concurrency=concurrency,
         )
 
@@ -345,13 +315,7 @@ class Store:
         """The sinks of all tenants: `list()`, `health()`, `wake(id)`."""
         from analemma.pipeline.sinks import Sinks
 
-        return Sinks(
-            self.catalog.engine,
-            self._open_sinks,
-            contracts=self.contracts.fresh,
-            find_tenant=self.catalog.find_tenant,
-            wake=self.catalog.wakeups.signal,
-        )
+        return Sinks(self.context, self._open_sinks, self.contracts.fresh)
 
     def on_shipped(self, listener: ShippedListener) -> None:
         """Have workers of this process tell what became of documents, in the transaction that records it."""
@@ -362,7 +326,7 @@ class Store:
         from analemma.pipeline.open_sinks import OpenSinks
 
         base = self._beside if self.settings.ship_base is None else Path(self.settings.ship_base)
-        return OpenSinks(base=base, clock=self._clock)
+        return OpenSinks(base=base, clock=self.context.clock)
 
     def _shipping(self) -> ShipWorkflow:
         """What a worker needs to ship."""
@@ -371,14 +335,12 @@ class Store:
         from analemma.pipeline.shipping import ShipWorkflow
 
         if not any(isinstance(each, DeployAnswers) for each in self._shipped_listeners):
-            self._shipped_listeners.insert(0, DeployAnswers(Events(self._entropy), clock=self._clock))
+            self._shipped_listeners.insert(0, DeployAnswers(Events(self.context.entropy), clock=self.context.clock))
         return ShipWorkflow(
-            self.catalog.engine,
+            self.context,
             contracts=self.contracts.fresh,
             sinks=self._open_sinks,
             open_tenant=self.tenant,
-            events=Events(self._entropy),
-            clock=self._clock,
             listeners=self._shipped_listeners,
         )
 
@@ -402,14 +364,10 @@ class Store:
         from analemma.gc.collector import Collector
 
         return Collector(
-            self.catalog.engine,
-            store_id=self.catalog.store_id(),
+            self.context,
             objects=self.objects,
             ownership=self.ownership,
             open_kernel=lambda name: self.tenant(name).kernel,
-            holder=self._holder(),
-            settings=self.settings,
-            clock=self._clock,
             database_clock=database_clock or its_own_clock,
         )
 
@@ -419,20 +377,11 @@ class Store:
 
     def stats(self, tenant: str | None = None) -> Stats:
         """How many blocks there are, what they hold (logical bytes) and what they take (stored bytes)."""
-        number = self._find_tenant(tenant)
+        number = self.context.tenant_number(tenant)
         return Stats(
             tenants=1 if number is not None else int(self.catalog.engine.value("tenant_count")),
             **self.catalog.stats(number)._asdict(),
         )
-
-    def _find_tenant(self, name: str | None) -> TenantId | None:
-        """The number of a tenant that there is; None for all of them."""
-        if name is None:
-            return None
-        number = self.catalog.find_tenant(name)
-        if number is None:
-            raise NotFound(f"there is no tenant {name!r}", tenant=name)
-        return number
 
     def info(self) -> dict[str, str | int]:
         """Where everything is, without secrets."""
@@ -538,10 +487,6 @@ class Store:
         place = self._place
         return Path() if place.file is None or place.in_memory else Path(place.file).absolute().parent
 
-    def _holder(self) -> str:
-        """What leases say of who holds them."""
-        return holder_name(self._entropy.random_bytes(4).hex())
-
     def _owned(self, objects: ObjectStore, place: str | None) -> ObjectStore:
         """Objects at a place that other catalogs may be opened with, too, are deleted by their owner only."""
         if place is None:
@@ -554,7 +499,7 @@ class Store:
     def _ownership(self, objects: ObjectStore, place: str) -> ObjectOwnership:
         from analemma.blocks.ownership import ObjectOwnership
 
-        return ObjectOwnership(self.catalog.engine, objects, place, self._entropy, inside=catalog_beside(place))
+        return ObjectOwnership(self.catalog.engine, objects, place, self.context.entropy, inside=catalog_beside(place))
 
     def _hardened(self, objects: ObjectStore) -> ObjectStore:
         return Hardened(
@@ -562,7 +507,7 @@ class Store:
             self.object_metrics,
             tries=self.settings.object_retries,
             first_wait_s=self.settings.object_retry_base_s,
-            clock=self._clock,
+            clock=self.context.clock,
         )
 
 

@@ -56,7 +56,7 @@ class Tenant:
         self.name = name
         self.id = app.catalog.tenant(name)
         self._app = app
-        clock, entropy = app._clock, app._entropy
+        clock, entropy = app.context.clock, app.context.entropy
         self.blocks = BlockStore(
             app.catalog,
             self.id,
@@ -68,7 +68,12 @@ class Tenant:
         )
         self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
         self.context = Context(
-            app.catalog, self.id, name, app.settings, self.blocks, self.trees, app.objects, clock, entropy
+            **vars(app.context),
+            tenant=self.id,
+            tenant_name=name,
+            blocks=self.blocks,
+            trees=self.trees,
+            objects=app.objects,
         )
         """What its parts are made of."""
         self.committer = Commits(self.context, Announcer(self.context, app.source_watch))
@@ -281,7 +286,7 @@ class Tenant:
                 leases=Leases(lease_s=app.settings.run_lease_s),
                 handlers=handlers,
                 segment_runners=SEGMENT_RUNNERS,
-                holder=app._holder(),
+                holder=context.new_holder(),
                 lease_s=app.settings.run_lease_s,
                 elsewhere=self._flows_elsewhere,
             )
@@ -313,13 +318,13 @@ class Tenant:
                 tenant=self.id,
                 tenant_name=self.name,
                 store_id=self.context.catalog.store_id(),
-                holder=self._app._holder(),
+                holder=self.context.new_holder(),
                 store=self._app.objects,
                 claim_objects=self.context.catalog.claim_objects,
                 ownership=self._app.ownership,
                 blocks=self.blocks,
                 clock=self.context.clock,
-                entropy=self._app._entropy,
+                entropy=self.context.entropy,
                 settings=self._app.settings,
                 volumes=self._app.volumes or DirectoryVolumes(),
                 store_paths=store_paths(place.url, place.objects, place.file),
