@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analemma import BlockId
+from analemma import BlockId, Settings
 from analemma.testing.catalogs import KernelCatalogSuite
 from tests.ports.entry_points.catalog import KernelCatalog, SqliteEngine, TenantId, UploadId, open_catalog
 from tests.ports.sql_catalog import SqlCatalogSuite
@@ -59,12 +59,12 @@ class TestSqliteMemory(SqliteBackdoor):
 
 
 class TestPostgres(SqlCatalogSuite, KernelCatalogSuite):
-    options: dict[str, Any] = {}  # noqa: RUF012
+    settings = Settings()
 
     @pytest.fixture
     def catalog(self, migrated_url: str) -> Iterator[KernelCatalog]:
         self.url = migrated_url
-        catalog = open_catalog(migrated_url, **self.options)
+        catalog = open_catalog(migrated_url, self.settings)
         yield catalog
         catalog.close()
 
@@ -92,4 +92,4 @@ class TestPostgres(SqlCatalogSuite, KernelCatalogSuite):
 
 @pytest.mark.deep("the same statements, neither prepared nor with settings of a session")
 class TestPostgresBehindPgBouncer(TestPostgres):
-    options: dict[str, Any] = {"pgbouncer": True}  # noqa: RUF012
+    settings = Settings(postgres_prepare=False)

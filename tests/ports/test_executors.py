@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -122,6 +124,12 @@ def test_a_call_that_finds_its_pool_broken_is_handed_to_the_next() -> None:
 def test_workers_that_come_late_are_waited_for() -> None:
     executor = Nobody(until=3)
     assert list(executor.map(abs, [-1], poll_s=0.001, workerless_s=3600, ask_s=0.001)) == [(-1, 1)]
+
+
+def test_processes_find_a_file_whose_name_has_to_be_quoted(processes: CallExecutor, tmp_path: Path) -> None:
+    with Store(f"sqlite:///{quote(str(tmp_path / '100%41'))}/shop.db").open() as app:
+        fill(app, 5)
+        assert app.backfill(BOOKS, executor=processes).state == "DONE"
 
 
 @pytest.mark.deep("it starts several processes, one after the other")

@@ -5,65 +5,51 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.catalog.engine.sqlite.memory import is_in_memory, make_directory_in_memory
-from analemma.catalog.engine.sqlite.writer import PATIENCE_S, Synchronous, sync_directory
+from analemma.catalog.engine.sqlite.writer import Synchronous, sync_directory
 from analemma.catalog.object_places import FILE_NAME as FILE_NAME
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.clock import Clock
 from analemma.errors import Invalid, Unavailable
+from analemma.settings import Settings
 
 # What libpq also takes instead of a URL. It holds passwords, so it must not become the name of a directory.
 _KEY_VALUE = re.compile(
     r"\s*(host|hostaddr|port|dbname|user|password|passfile|service|options|ssl\w+)\s*=|.*\bpassword\s*=", re.DOTALL
 )
-MEMORY = ":memory:"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
-def open_catalog(
-    url: str | os.PathLike[str],
-    *,
-    clock: Clock | None = None,
-    synchronous: Synchronous = "full",
-    patience_s: float = PATIENCE_S,
-    migrate: bool = True,
-    **postgres_options: Any,
-) -> SqlCatalog:
-    """Open a directory, `sqlite:///path`, `sqlite:///:memory:` or `postgresql://...`.
-
-    With `migrate` False an outdated or missing schema is refused. `synchronous` and `patience_s` are for SQLite, the
-    remaining options (see PostgresEngine) are for PostgreSQL.
+def open_catalog(url: str | os.PathLike[str], settings: Settings | None = None, *, migrate: bool = True) -> SqlCatalog:
+    """Open a directory, `sqlite:///path`, `sqlite:///:memory:` or `postgresql://...`. With `migrate` False an outdated
+    or missing schema is refused.
 
     >>> catalog = open_catalog("sqlite:///:memory:")
     >>> catalog.head(catalog.tenant("default"), BranchKey("ann", "report")) is None
     True
     """
     text = os.fspath(url)
-    path = database_path(text)
-    engine: Engine
-    if path is None:
-        engine = _postgres_engine(text, **postgres_options)
-    else:
-        engine = _sqlite_engine(in_memory() if path == MEMORY else path, migrate, synchronous, patience_s)
+    return open_database(text, database_path(text), settings or Settings(), migrate)
+
+
+def open_database(url: str, path: str | None, settings: Settings, migrate: bool) -> SqlCatalog:
+    """Open the catalog of a URL whose `database_path` is known."""
+    engine = _postgres_engine(url, settings) if path is None else _sqlite_engine(path, settings, migrate)
     try:
-        return SqlCatalog(engine, clock=clock, migrate_schema=migrate)
+        catalog = SqlCatalog(engine, migrate_schema=migrate)
     except BaseException:
         engine.close()
         raise
-
-
-def in_memory() -> str:
-    """Where a database in memory can be made. Its directory goes when the catalog that is opened there is closed."""
-    return os.path.join(make_directory_in_memory(), FILE_NAME)
+    catalog.key_keep_us = round(settings.idempotency_keep_s * 1_000_000)
+    return catalog
 
 
 def database_path(url: str) -> str | None:
-    """The SQLite file that a path or URL names, or None for PostgreSQL; Invalid for anything else."""
+    """The SQLite file that a path or URL names, or None for PostgreSQL; Invalid for anything else. In memory, it is in
+    a new directory, which goes when the catalog that is opened there is closed."""
     if not url:
         raise Invalid("the store's path is empty", hint="name a directory, such as ./store")
     if _KEY_VALUE.match(url) and not url.startswith(("postgresql://", "postgres://")):
@@ -75,7 +61,8 @@ def database_path(url: str) -> str | None:
     if not found:
         return _checked(os.path.join(url, FILE_NAME))
     if scheme == "sqlite":
-        return _checked(_sqlite_path(url))
+        path = _sqlite_path(url)
+        return os.path.join(make_directory_in_memory(), FILE_NAME) if path == ":memory:" else _checked(path)
     if scheme in ("postgresql", "postgres"):
         return None
     raise Invalid(
@@ -97,8 +84,6 @@ def _sqlite_path(url: str) -> str:
 
 def _checked(path: str) -> str:
     """Refuse what no file can be called, and what cannot be looked at, before anything is made."""
-    if path == MEMORY:
-        return path
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -114,19 +99,26 @@ def _checked(path: str) -> str:
     return path
 
 
-def _sqlite_engine(path: str, migrate: bool, synchronous: Synchronous, patience_s: float) -> Engine:
+def _sqlite_engine(path: str, settings: Settings, migrate: bool) -> Engine:
     if not migrate and not os.path.exists(path) and not is_in_memory(path):
         raise Unavailable(f"there is no database at {path}", hint="run `analemma migrate`")
     make_directory(os.path.dirname(os.path.abspath(path)))
-    return SqliteEngine(path, synchronous=synchronous, patience_s=patience_s)
+    synchronous: Synchronous = "full" if settings.sqlite_synchronous == "FULL" else "normal"
+    return SqliteEngine(path, synchronous=synchronous, patience_s=settings.sqlite_lock_timeout_s)
 
 
-def _postgres_engine(url: str, **options: Any) -> Engine:
+def _postgres_engine(url: str, settings: Settings) -> Engine:
     try:
         from analemma.catalog.engine.postgres.engine import PostgresEngine
     except ImportError as exc:
         raise Unavailable("the PostgreSQL driver is not installed", hint="pip install 'analemma[postgres]'") from exc
-    return PostgresEngine(url, **options)
+    return PostgresEngine(
+        url,
+        max_connections=settings.postgres_pool_max,
+        connect_timeout_s=settings.connect_timeout_s,
+        statement_timeout_s=settings.statement_timeout_s,
+        pgbouncer=not settings.postgres_prepare,
+    )
 
 
 def make_directory(path: str) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 from analemma.blocks.urls import open_objects
+from analemma.catalog.engine.sqlite.memory import is_in_memory
 from analemma.catalog.object_places import BESIDE, hold_to_place, known_objects, object_place
 from analemma.catalog.object_places import MEMORY as IN_MEMORY
-from analemma.catalog.opening import MEMORY, database_path, in_memory, open_catalog
+from analemma.catalog.opening import database_path, open_database
 from analemma.errors import Invalid, NotFound
 from analemma.settings import Settings
 from analemma.store.store import Place, Store
@@ -39,72 +39,45 @@ def open_app(
     chosen = where if where is not None else settings.url
     if chosen is None:
         raise Invalid("no store is named", hint="pass a directory or a URL, or set ANALEMMA_URL")
-    url = os.fspath(chosen)
-    place = _place(url, database_path(url), objects or settings.objects)
-    file = place.file
-    embedded = file is not None
-    if file is not None and not create and not place.in_memory and not Path(file).is_file():
+    named = objects or settings.objects
+    place = _place(os.fspath(chosen), named)
+    file = None if place.file is None else Path(place.file)
+    if file is not None and not create and not place.in_memory and not file.is_file():
         raise NotFound(
             f"there is no store at {place.url}", hint="run `analemma init -u` with its path, or check the path"
         )
     if migrate is None:
-        migrate = embedded if settings.auto_migrate is None else settings.auto_migrate
-    if file is not None and Path(file).parent.is_file():
-        raise Invalid(f"{Path(file).parent} is a file, and no directory", hint="name a directory, or sqlite:///PATH")
+        migrate = file is not None if settings.auto_migrate is None else settings.auto_migrate
+    if file is not None and file.parent.is_file():
+        raise Invalid(f"{file.parent} is a file, and no directory", hint="name a directory, or sqlite:///PATH")
     # Objects first: an unusable object store should not leave a fresh catalog behind; nor objects without a catalog.
-    fresh = migrate and file is not None and not Path(file).exists()
+    fresh = migrate and file is not None and not file.exists()
     opened = str(place.beside) if place.in_memory and place.objects == OBJECTS_IN_MEMORY else place.objects
-    store = None if opened is None else open_objects(opened, create=fresh)
-    options: dict[str, Any] = {}
-    if not embedded:
-        options = {
-            "max_connections": settings.postgres_pool_max,
-            "connect_timeout_s": settings.connect_timeout_s,
-            "statement_timeout_s": settings.statement_timeout_s,
-            "pgbouncer": not settings.postgres_prepare,
-        }
-    try:
-        catalog = open_catalog(
-            f"sqlite:///{quote(str(file))}" if place.in_memory else url,
-            synchronous="full" if settings.sqlite_synchronous == "FULL" else "normal",
-            patience_s=settings.sqlite_lock_timeout_s,
-            migrate=migrate,
-            **options,
-        )
-    except BaseException:
-        if store is not None:
-            store.close()
-        raise
-    try:
-        catalog.key_keep_us = round(settings.idempotency_keep_s * 1_000_000)
-        beside = place.beside
-        shared: str | None = None
+    with ExitStack() as failed:
+        store = None if opened is None else failed.enter_context(closing(open_objects(opened, create=fresh)))
+        catalog = failed.enter_context(closing(open_database(place.url, place.file, settings, migrate)))
         if store is None and (known := known_objects(catalog)) is not None:
             place = replace(place, objects=known)
-            store = open_objects(known, create=False)
+            store = failed.enter_context(closing(open_objects(known, create=False)))
+        shared = None
         if place.objects is not None and not place.in_memory:
-            named = bool(objects or settings.objects)
-            remembered = object_place(place.objects, beside)
-            hold_to_place(catalog, remembered, chosen=named, moved=objects_moved, beside=beside)
+            remembered = object_place(place.objects, place.beside)
+            hold_to_place(catalog, remembered, chosen=bool(named), moved=objects_moved, beside=place.beside)
             if remembered != IN_MEMORY:
                 catalog.hold_objects(remembered)
-            shared = None if remembered in (BESIDE, IN_MEMORY) else remembered
-        return Store(catalog, store, settings, place=place, shared_place=shared)
-    except BaseException:
-        catalog.close()
-        if store is not None:
-            store.close()
-        raise
+                shared = None if remembered == BESIDE else remembered
+        found = Store(catalog, store, settings, place=place, shared_place=shared)
+        failed.pop_all()
+    return found
 
 
 open = open_app
 """Its name in `analemma`."""
 
 
-def _place(url: str, file: str | None, objects: str | None) -> Place:
-    if file is None:
-        return Place("postgresql", url, objects, None)
-    if file == MEMORY:
-        return Place("sqlite", url, objects or OBJECTS_IN_MEMORY, in_memory(), in_memory=True)
-    place = Place("sqlite", url, objects, file)
-    return place if objects else replace(place, objects=str(place.beside))
+def _place(url: str, objects: str | None) -> Place:
+    file = database_path(url)
+    place = Place(url, objects, file, in_memory=file is not None and is_in_memory(file))
+    if objects or file is None:
+        return place
+    return replace(place, objects=OBJECTS_IN_MEMORY if place.in_memory else str(place.beside))

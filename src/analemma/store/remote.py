@@ -3,9 +3,8 @@ once, and keeps it open."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from analemma.errors import Invalid
 from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call
@@ -21,18 +20,9 @@ from analemma.store.open import open_app
 from analemma.store.store import App
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlace:
-    """How a store is opened elsewhere. It has the passwords that the URLs have: whoever runs the cluster sees them."""
-
-    url: str
-    objects: str | None
-    settings: str
-    """As JSON."""
-
-
-def store_place(app: App) -> StorePlace:
-    """Where a store is, for other processes; Invalid for one that only this process has."""
+def place_of(app: App) -> Settings:
+    """Settings that open the same store in other processes; Invalid for one that only this process has. They have the
+    passwords that the URLs have: whoever runs the cluster sees them."""
     url, objects, file = app._place.url, app._place.objects, app._place.file
     if app._place.in_memory or (objects is not None and objects.startswith("memory:")):
         raise Invalid(
@@ -40,50 +30,44 @@ def store_place(app: App) -> StorePlace:
         )
     if file is not None:
         # Elsewhere, another directory may be the current one.
-        path = Path(file).absolute()
-        url = f"sqlite:///{path}" if "://" in url else str(path.parent if Path(url).is_dir() else path)
+        url = f"sqlite:///{quote(str(Path(file).absolute()))}"
     if objects is not None and "://" not in objects:
         objects = str(Path(objects).absolute())
-    return StorePlace(url, objects, json.dumps(vars(app.settings)))
+    return Settings(**{**vars(app.settings), "url": url, "objects": objects})
 
 
-def _open_place(place: StorePlace) -> App:
-    settings = Settings(**json.loads(place.settings))
-    return open_app(place.url, objects=place.objects, settings=settings, create=False)
-
-
-def _open_parts(at: tuple[StorePlace, str]) -> TenantParts:
+def _open_parts(at: tuple[Settings, str]) -> TenantParts:
     app = _STORES.get(at[0])
     return tenant_parts(app.tenant(at[1]).context, app.contracts)
 
 
-_STORES: Kept[StorePlace, App] = Kept(_open_place)
-_PARTS: Kept[tuple[StorePlace, str], TenantParts] = Kept(_open_parts)
+_STORES: Kept[Settings, App] = Kept(lambda place: open_app(settings=place, create=False))
+_PARTS: Kept[tuple[Settings, str], TenantParts] = Kept(_open_parts)
 
 
-def run_page(place: StorePlace, tenant: str, call: PageCall) -> PageAnswer:
+def run_page(place: Settings, tenant: str, call: PageCall) -> PageAnswer:
     """A page of a backfill, in whatever process this is."""
     return PageWorker(_PARTS.get((place, tenant))).run(call)
 
 
-def dry_page(place: StorePlace, tenant: str, call: DryCall) -> DryAnswer:
+def dry_page(place: Settings, tenant: str, call: DryCall) -> DryAnswer:
     """A page of a dry run."""
     return DryRunner(_PARTS.get((place, tenant))).page(call)
 
 
-def verify_page(place: StorePlace, tenant: str, call: VerifyCall) -> VerifyAnswer:
+def verify_page(place: Settings, tenant: str, call: VerifyCall) -> VerifyAnswer:
     """A page to verify."""
     return PageVerifier(_PARTS.get((place, tenant))).page(call)
 
 
-def run_flow_tasks(place: StorePlace, tenant: str, call: BatchCall) -> BatchAnswer:
+def run_flow_tasks(place: Settings, tenant: str, call: BatchCall) -> BatchAnswer:
     """Tasks of a group of a run."""
     return run_batch_call(_STORES.get(place).tenant(tenant).flows._parts, call)
 
 
 def flows_elsewhere(app: App) -> Elsewhere:
     """How tasks of an open store's runs get to other processes."""
-    return Elsewhere(run_flow_tasks, store_place(app))
+    return Elsewhere(run_flow_tasks, place_of(app))
 
 
 def open_backfills(app: App) -> BackfillJobs:
@@ -92,5 +76,5 @@ def open_backfills(app: App) -> BackfillJobs:
         app.context,
         open_tenant=lambda name: tenant_parts(app.tenant(name).context, app.contracts),
         contracts=app.contracts.fresh,
-        remote=Remote(lambda: store_place(app), run_page, dry_page, verify_page),
+        remote=Remote(lambda: place_of(app), run_page, dry_page, verify_page),
     )

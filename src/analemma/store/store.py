@@ -77,7 +77,6 @@ class Stats:
 class Place:
     """What was opened."""
 
-    backend: Literal["sqlite", "postgresql"]
     url: str
     objects: str | None
     file: str | None
@@ -386,7 +385,7 @@ class Store:
     def info(self) -> dict[str, str | int]:
         """Where everything is, without secrets."""
         return {
-            "backend": self._place.backend,
+            "backend": "postgresql" if self._place.file is None else "sqlite",
             "url": redact(self._place.url),
             "objects": "in the catalog" if self._place.objects is None else redact(self._place.objects),
             "store_id": self.catalog.store_id(),
