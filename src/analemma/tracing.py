@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 _carried: ContextVar[str | None] = ContextVar("analemma_traceparent", default=None)
 """What `continued` was given, for as long as it lasts."""
@@ -79,13 +79,12 @@ def _continued(traceparent: str | None) -> Iterator[None]:
         _carried.reset(carried)
 
 
-class _Api:
+class _Api(NamedTuple):
     """What is used of OpenTelemetry."""
 
-    def __init__(self, trace: Any, context: Any, propagator: Any) -> None:
-        self.trace = trace
-        self.context = context
-        self.propagator = propagator
+    trace: Any
+    context: Any
+    propagator: Any
 
 
 @cache

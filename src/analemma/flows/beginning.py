@@ -198,7 +198,7 @@ class Beginning:
             options=_text(asked.options),
             fingerprint=asked.fingerprint,
             holder=parts.holder if here else None,
-            due_in=as_us(parts.lease_s if here else asked.delay_s),
+            due_in=as_us(parts.settings.run_lease_s if here else asked.delay_s),
             limit=as_us(asked.workflow.limits.timeout_s),
             idempotency_key=asked.idempotency_key,
             queue=asked.queue,

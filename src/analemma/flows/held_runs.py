@@ -32,9 +32,8 @@ class RunnerParts(Context):
     handlers: Handlers
     segment_runners: Mapping[str, SegmentRunner]
     holder: str
-    lease_s: float
-    elsewhere: Callable[[], Elsewhere] | None = None
-    """How tasks get to other processes, found out when they have to; None: they do not."""
+    elsewhere: Callable[[], Elsewhere]
+    """How tasks get to other processes, found out when they have to."""
 
 
 @dataclass(slots=True)

@@ -57,8 +57,6 @@ class BatchCall:
 
 def batch_call(work: GroupRun, executor: CallExecutor) -> Callable[[tuple[int, ...]], Call]:
     """What makes calls of batches, for an executor that runs them elsewhere; Invalid if they cannot run there."""
-    if work.parts.elsewhere is None:
-        raise Invalid(f"{executor.name} runs tasks elsewhere, where this store is not to be had", hint="use threads")
     elsewhere = work.parts.elsewhere()
     nodes = [ready.node for ready in work.group.nodes]
     functions = {name: address_of(work.handlers.function(name, node.id)) for node in nodes for name in node.functions()}
@@ -74,7 +72,7 @@ def run_batch_call(parts: RunnerParts, call: BatchCall) -> BatchAnswer:
     row, clock = call.row, parts.clock
     functions = {name: _found(address) for name, address in call.functions.items()}
     types = {name: _found(address) for name, address in call.types.items()}
-    lease = RunLease(parts.rows, row.number, row.fence, lease_s=parts.lease_s, clock=clock)
+    lease = RunLease(parts.rows, row.number, row.fence, lease_s=parts.settings.run_lease_s, clock=clock)
     try:
         state = parts.kernel.state_of(call.manifest)
     except (Unavailable, Timeout) as exc:

@@ -69,7 +69,7 @@ class Runner:
         """Take up a run: where it stands, and its plan, verified. `standing` is known where it was just committed. Not
         `entering`: its segment has begun, so that nothing that was injected before it comes first."""
         parts = self._parts
-        lease = RunLease(parts.rows, row.number, row.fence, lease_s=parts.lease_s, clock=parts.clock)
+        lease = RunLease(parts.rows, row.number, row.fence, lease_s=parts.settings.run_lease_s, clock=parts.clock)
         if standing is None:
             standing = parts.kernel.newest(row.key, BlockId(row.document), row.head)
         kept = json.loads(row.position)

@@ -32,7 +32,8 @@ class Here:
         """Hold a run, with what else changes then; None if somebody else does, or it is over. `gone` is a holder that
         is known to be dead."""
         parts = self._parts
-        asked = {"holder": parts.holder, "lease": as_us(parts.lease_s), "failed": int(failed), "gone": gone}
+        lease_us = as_us(parts.settings.run_lease_s)
+        asked = {"holder": parts.holder, "lease": lease_us, "failed": int(failed), "gone": gone}
 
         def take(tx: Transaction) -> RunRow | None:
             claimed = tx.row(RunRow, "claim_run", run=row.number, **asked)
@@ -66,7 +67,7 @@ class Here:
             held = self._runner.hold(row, standing, fresh=fresh, executor=executor)
         except (Unavailable, Timeout) as exc:
             # Whoever is in the way of a lock may be so for a while.
-            due_in_s = self._parts.lease_s if isinstance(exc, Timeout) else 0.0
+            due_in_s = self._parts.settings.run_lease_s if isinstance(exc, Timeout) else 0.0
             self._parts.rows.release(row.number, row.fence, due_in_s=due_in_s)
             raise
         except AnalemmaError as exc:

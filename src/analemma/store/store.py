@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.open_sinks import OpenSinks
     from analemma.pipeline.shipping import ShippedListener, ShipWorkflow
     from analemma.pipeline.sinks import Sinks
+    from analemma.pipeline.tenant_pipeline import TenantPipeline
     from analemma.pipeline.versions import Versions
     from analemma.state.events import Sources, SourceWatch
     from analemma.store.workflow import Workflow
@@ -300,10 +302,16 @@ class Store:
         """A worker that delivers events, of one tenant or of all: `run()`, `drain()`, `stop()`. `handlers`, by event
         type, are added to those of the view pipeline."""
         from analemma.outbox.worker import OutboxPollingWorker
+        from analemma.pipeline.handlers import handlers as pipeline_handlers
+        from analemma.pipeline.state_handlers import state_handlers
 
+        def pipeline(name: str) -> TenantPipeline:
+            return self.tenant(name).pipeline
+
+        documents = pipeline_handlers(pipeline, max_attempts=self.settings.outbox_max_attempts)
         return OutboxPollingWorker(
             self.context,
-            {**self._pipeline_handlers(), **(handlers or {})},
+            {**documents, **state_handlers(pipeline), **(handlers or {})},
             tenant=self.context.tenant_number(tenant),
             batches=self._shipping(),
             concurrency=concurrency,
@@ -324,8 +332,10 @@ class Store:
     def _open_sinks(self) -> OpenSinks:
         from analemma.pipeline.open_sinks import OpenSinks
 
-        base = self._beside if self.settings.ship_base is None else Path(self.settings.ship_base)
-        return OpenSinks(base=base, clock=self.context.clock)
+        base, place = self.settings.ship_base, self._place
+        if base is None and place.file is not None and not place.in_memory:
+            base = os.path.dirname(os.path.abspath(place.file))
+        return OpenSinks(base=Path(base or ""), clock=self.context.clock)
 
     def _shipping(self) -> ShipWorkflow:
         """What a worker needs to ship."""
@@ -342,15 +352,6 @@ class Store:
             open_tenant=self.tenant,
             listeners=self._shipped_listeners,
         )
-
-    def _pipeline_handlers(self) -> Mapping[str, Handler]:
-        from analemma.pipeline.handlers import handlers
-        from analemma.pipeline.state_handlers import state_handlers
-
-        return {
-            **handlers(lambda name: self.tenant(name).pipeline, max_attempts=self.settings.outbox_max_attempts),
-            **state_handlers(lambda name: self.tenant(name).pipeline),
-        }
 
     @cached_property
     def gc(self) -> Collector:
@@ -480,11 +481,6 @@ class Store:
 
         buckets = parse_buckets(self.settings.payload_s3_buckets)
         return ForeignObjects(buckets, lambda url: self._hardened(open_objects(url)))
-
-    @property
-    def _beside(self) -> Path:
-        place = self._place
-        return Path() if place.file is None or place.in_memory else Path(place.file).absolute().parent
 
     def _owned(self, objects: ObjectStore, place: str | None) -> ObjectStore:
         """Objects at a place that other catalogs may be opened with, too, are deleted by their owner only."""

@@ -287,7 +287,6 @@ class Tenant:
                 handlers=handlers,
                 segment_runners=SEGMENT_RUNNERS,
                 holder=context.new_holder(),
-                lease_s=app.settings.run_lease_s,
                 elsewhere=self._flows_elsewhere,
             )
         )
