@@ -69,14 +69,11 @@ class UnitRow(NamedTuple):
     files: int | None
     bytes: int | None
     root: BlockId | None
-    created_at_us: int
-    kept_at_us: int | None
-    claimed_at_us: int | None
 
     @property
     def facts(self) -> UnitFacts | None:
         """What is known of it, if it is whole."""
-        return None if self.format is None else UnitFacts._make(self[3:9])
+        return None if self.format is None else UnitFacts._make(self[3:])
 
 
 class VolumeRow(NamedTuple):

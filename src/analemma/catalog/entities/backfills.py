@@ -67,15 +67,13 @@ class BackfillRow(NamedTuple):
     created_at_us: int
     started_at_us: int | None
     finished_at_us: int | None
-    shards: int
-    finished_shards: int
     total: int
     counts: Counts
 
     @classmethod
     def of(cls, *row: Any) -> BackfillRow:
         """One of its columns, the last of which are the counts."""
-        return cls._make((*row[:19], Counts(*row[19:])))
+        return cls._make((*row[:17], Counts(*row[17:])))
 
 
 class ErrorRow(NamedTuple):

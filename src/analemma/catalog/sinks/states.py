@@ -31,7 +31,6 @@ class SinkStateRow(NamedTuple):
     ship_seq: int
     """-1: the document was taken, and nothing is known to be shipped."""
     deleted: bool
-    shipped_at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,6 @@ class EntitySinkState(NamedTuple):
     version: int
     ship_seq: int
     deleted: bool
-    shipped_at_us: int
 
 
 def read_ship_states(
@@ -90,17 +88,17 @@ def read_ship_states(
         at = row[0]
         if at != before:
             before = at
-            held = None if row[4] is None else SinkStateRow(row[4], row[5], bool(row[6]), row[7])
+            held = None if row[4] is None else SinkStateRow(row[4], row[5], bool(row[6]))
             found[at] = ShipState(row[1], row[2], row[3] or 0, held)
-        if row[8] is not None:
-            found[at].slices.append(SliceRow(*row[8:]))
+        if row[7] is not None:
+            found[at].slices.append(SliceRow(*row[7:]))
     return found
 
 
 def sink_states_of(source: Statements, number: int) -> list[EntitySinkState]:
     """What every sink is known to have of an entity, by the ids of their rules."""
     rows = source.all("sink_states_of_entity", entity=number)
-    return [EntitySinkState._make((*row[:5], bool(row[5]), row[6])) for row in rows]
+    return [EntitySinkState._make((*row[:5], bool(row[5]))) for row in rows]
 
 
 def record_shipped(tx: Transaction, rows: Sequence[ShippedRow], *, now_us: int) -> None:

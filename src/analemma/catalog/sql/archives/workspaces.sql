@@ -67,7 +67,7 @@ WHERE tenant = :tenant AND workspace = :workspace AND state <> 'claimed'
 
 -- archive_unit --
 -- One archive.
-SELECT workspace, op_id, state, format, sha256, size, files, bytes, root, created_at, kept_at, claimed_at
+SELECT workspace, op_id, state, format, sha256, size, files, bytes, root
 FROM archive_unit WHERE tenant = :tenant AND workspace = :workspace AND op_id = :op_id
 
 -- add_unit --

@@ -12,12 +12,11 @@ VALUES (:backfill, :shard, :level, :type, :first, :last, :total, :cursor)
 -- backfill --
 -- One by its id, with what its shards did.
 SELECT backfill.number, tenant.name, backfill.tenant, backfill.id, kind, scope, options, plan, state, reason, fence, holder,
-       lease_until, created_at, started_at, finished_at, sums.shards, sums.finished, sums.total, sums.done, sums.changed, sums.slices,
+       lease_until, created_at, started_at, finished_at, sums.total, sums.done, sums.changed, sums.slices,
        sums.tombstones, sums.requested, sums.failed
 FROM backfill JOIN tenant ON tenant.id = backfill.tenant
     JOIN (
-        SELECT backfill, CAST(count(*) AS bigint) AS shards, CAST(sum(CASE WHEN finished THEN 1 ELSE 0 END) AS bigint) AS finished,
-               CAST(sum(total) AS bigint) AS total, CAST(sum(done) AS bigint) AS done, CAST(sum(changed) AS bigint) AS changed,
+        SELECT backfill, CAST(sum(total) AS bigint) AS total, CAST(sum(done) AS bigint) AS done, CAST(sum(changed) AS bigint) AS changed,
                CAST(sum(slices) AS bigint) AS slices, CAST(sum(tombstones) AS bigint) AS tombstones,
                CAST(sum(requested) AS bigint) AS requested, CAST(sum(failed) AS bigint) AS failed
         FROM backfill_shard
