@@ -1,25 +1,23 @@
--- deploy_by_id --
--- The deploy of an id, with the entity that it is of.
+-- deploy_rows [text] --
+-- Deploys as values, each with the entity that it is of.
 SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
        deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
        deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
 FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+
+-- deploy_by_id --
+-- The deploy of an id.
+include deploy_rows
 WHERE deploy.tenant = :tenant AND deploy.id = :id
 
 -- deploys_by_id --
 -- The deploys of an id in all tenants: ids are random, so one at most, unless somebody copied rows.
-SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
-       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
-       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
-FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+include deploy_rows
 WHERE deploy.id = :id
 
 -- deploy_by_key --
 -- The deploy that was asked for under an idempotency key.
-SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
-       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
-       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
-FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+include deploy_rows
 WHERE deploy.tenant = :tenant AND deploy.idempotency_key = :idempotency_key
 
 -- deploy_sinks --
@@ -59,10 +57,7 @@ RETURNING number
 
 -- list_deploys --
 -- A page of deploys, newest first, of those that match.
-SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
-       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
-       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
-FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+include deploy_rows
 WHERE deploy.number < :before AND (:tenant::integer IS NULL OR deploy.tenant = :tenant)
   AND (:state::text IS NULL OR deploy.state = :state) AND (:entity::bigint IS NULL OR deploy.entity = :entity)
   AND (:type::text IS NULL OR entity.type = :type)
@@ -80,10 +75,7 @@ SELECT id, newest_compiled, serving_version, ship_seq FROM entity WHERE id = ANY
 
 -- waiting_deploys --
 -- The deploys of entities that wait for sinks, those of older versions first. Held: of two sinks that answer at the same moment, the second sees the first.
-SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
-       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
-       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
-FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+include deploy_rows
 WHERE deploy.entity = ANY (:entities::bigint[]) AND deploy.finished_at IS NULL AND deploy.state = 'SINKING'
 ORDER BY deploy.entity, deploy.version, deploy.number
 FOR UPDATE OF deploy
@@ -180,9 +172,6 @@ DELETE FROM deploy_step WHERE deploy = ANY (:numbers::bigint[])
 
 -- unfinished_deploys --
 -- The newest deploy of each of these entities, unless it is done.
-SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
-       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
-       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
-FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+include deploy_rows
 WHERE deploy.number IN (SELECT max(newest.number) FROM deploy AS newest WHERE newest.entity = ANY (:entities::bigint[]) GROUP BY newest.entity)
   AND deploy.state <> 'DONE'

@@ -62,34 +62,30 @@ SELECT entity, status, version, asked, seen, step, passes, progress, affected, p
        started_at, updated_at, finished_at
 FROM fanout WHERE entity = :entity FOR UPDATE
 
--- fanouts --
--- A page of all fanouts.
+-- listed_fanouts [text] --
+-- Fanouts of a tenant, or of all, with the entities whose they are.
 SELECT tenant.name, entity.type, entity.key,
        fanout.entity, fanout.status, fanout.version, fanout.asked, fanout.seen, fanout.step, fanout.passes, fanout.progress,
        fanout.affected, fanout.processed, fanout.skipped, fanout.failed, fanout.alert, fanout.priority, fanout.started_at,
        fanout.updated_at, fanout.finished_at
 FROM fanout JOIN entity ON entity.id = fanout.entity JOIN tenant ON tenant.id = fanout.tenant
 WHERE fanout.entity > :after AND (:tenant::bigint IS NULL OR fanout.tenant = :tenant::bigint)
+
+-- fanouts --
+-- A page of all fanouts.
+include listed_fanouts
 ORDER BY fanout.entity LIMIT :limit
 
 -- fanouts_under_way --
 -- A page of those that are not over.
-SELECT tenant.name, entity.type, entity.key,
-       fanout.entity, fanout.status, fanout.version, fanout.asked, fanout.seen, fanout.step, fanout.passes, fanout.progress,
-       fanout.affected, fanout.processed, fanout.skipped, fanout.failed, fanout.alert, fanout.priority, fanout.started_at,
-       fanout.updated_at, fanout.finished_at
-FROM fanout JOIN entity ON entity.id = fanout.entity JOIN tenant ON tenant.id = fanout.tenant
-WHERE fanout.entity > :after AND (:tenant::bigint IS NULL OR fanout.tenant = :tenant::bigint) AND fanout.finished_at IS NULL
+include listed_fanouts
+  AND fanout.finished_at IS NULL
 ORDER BY fanout.entity LIMIT :limit
 
 -- alerted_fanouts --
 -- A page of those that have an alert.
-SELECT tenant.name, entity.type, entity.key,
-       fanout.entity, fanout.status, fanout.version, fanout.asked, fanout.seen, fanout.step, fanout.passes, fanout.progress,
-       fanout.affected, fanout.processed, fanout.skipped, fanout.failed, fanout.alert, fanout.priority, fanout.started_at,
-       fanout.updated_at, fanout.finished_at
-FROM fanout JOIN entity ON entity.id = fanout.entity JOIN tenant ON tenant.id = fanout.tenant
-WHERE fanout.entity > :after AND (:tenant::bigint IS NULL OR fanout.tenant = :tenant::bigint) AND fanout.alert IS NOT NULL
+include listed_fanouts
+  AND fanout.alert IS NOT NULL
 ORDER BY fanout.entity LIMIT :limit
 
 -- fanout_counts --
