@@ -143,6 +143,10 @@ class Packer:
         """The stored form of a value that will stand at this path; Invalid, with the pointer, if it cannot be
         stored."""
         try:
+            if self._whole:
+                # Once for all that it holds, which is then looked at in small portions: at each level all of what is
+                # below would be a lot.
+                _are_plain([value], self._inline_bytes, MAXIMUM_DEPTH)
             return self._pack(value, len(at))
         except _Refused as refused:
             raise _invalid(refused, value, at) from None
@@ -484,20 +488,17 @@ def map_entry(key: str, packed: Packed) -> Entry:
     return encode(key) + encode(packed.wire), packed.flags, packed.wire, key
 
 
-def _pack_plain(value: Any, inline_bytes: int, most_levels: int, *, whole: bool) -> Packed | None:
+def _pack_plain(value: Any, most_bytes: int, most_levels: int, *, whole: bool) -> Packed | None:
     """A small container of nothing but plain values: the encoder takes it as a whole. None for any other, and for one
-    that may have something to refuse."""
+    that may have something to refuse, such as a long key."""
+    most_bytes = min(most_bytes, LONGEST_KEY)
     try:
-        if not _are_plain([value], inline_bytes, most_levels):
+        if not _are_plain([value], most_bytes, most_levels):
             return None
         data = encode(value)
-    except TooLarge:
-        if whole:
-            raise
+    except (TooLarge, ValueError):
         return None
-    except ValueError:
-        return None
-    if len(data) > min(inline_bytes, LONGEST_KEY):
+    if len(data) > most_bytes:
         return None
     return _new_tuple(Packed, (value if whole else decode(data), len(data), 0))
 
@@ -522,11 +523,11 @@ def _are_plain(values: Sequence[Any], most_bytes: int, most_levels: int) -> bool
     one to refuse. TooLarge if they certainly take more than so many bytes."""
     text = 0
     while values:
+        if len(values) + text > most_bytes:
+            raise TooLarge
         found = set(map(type, values))
         if not _PLAIN_KINDS.issuperset(found) or most_levels < 1:
             return False
-        if len(values) + text > most_bytes:
-            raise TooLarge
         if str in found:
             text += sum([len(each) for each in values if type(each) is str])
         # The encoder takes integers down to -2^64; and a zero may be a negative one. (0 and False equal it.)

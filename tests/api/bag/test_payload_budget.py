@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,22 @@ def test_one_field_of_500_kb_fits(store: Store) -> None:
         state = {"text": "x" * 500_000, "n": 1}
         payload = send(app, state)
         assert size(payload) < KIB and receive(app, payload) == state
+
+
+def test_a_deep_field_takes_about_as_long_as_a_flat_one(app: App) -> None:
+    flat: Any = [1] * 300_000
+    deep = flat
+    for _ in range(100):
+        deep = [deep]
+    policy = FieldPolicy(field_bytes=2_000 * KIB, target_bytes=2_000 * KIB, limit_bytes=2_000 * KIB)
+
+    def took_s(value: Any) -> float:
+        began = time.process_time()
+        assert app.payloads.dehydrate({"v": value}, **NAMES, policy=policy)["v"] == value
+        return time.process_time() - began
+
+    took_s(flat)
+    assert min(took_s(deep), took_s(deep)) < 4 * took_s(flat) + 1
 
 
 def test_a_thousand_fields_that_are_each_a_pointers_worth_fit(app: App) -> None:
