@@ -171,7 +171,8 @@ class PostgresPool:
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal()
-            is_next = not self._waiting or self._waiting[0] is ticket
+            # One that has waited leaves at any moment: looked at once.
+            is_next = tuple(self._waiting)[:1] in ((), (ticket,))
             if is_next and len(self._lent) < self._most:
                 self._lent.add(borrower)
                 return True
