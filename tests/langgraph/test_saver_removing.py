@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from analemma import App
-from analemma.errors import Conflict, NotFound
+from analemma.errors import Conflict, Invalid, NotFound
 from analemma.langgraph import AnalemmaSaver
 from analemma.testing import failpoints
 from tests.langgraph.graphs import logging, put, thread
@@ -180,3 +180,12 @@ def test_tagged_versions_outlive_all_their_runs(saver: AnalemmaSaver, app: App, 
     saver.delete_thread("t")
     with pytest.raises(NotFound):
         app.kernel.history(workflow_id="t", **OWNER)
+
+
+@pytest.mark.both_stores("each database has its own way to take a list")
+def test_a_run_that_no_catalog_could_name_is_invalid(saver: AnalemmaSaver) -> None:
+    chain(saver)
+    for runs in (["\ud800"], ["r1", "a\udfffb"]):
+        with pytest.raises(Invalid, match="does not fit the database"):
+            saver.delete_for_runs(runs)
+    assert len(states(saver)) == 5

@@ -32,7 +32,7 @@ import orjson
 
 from analemma.catalog.engine.arrays import as_array
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, parse_procedure
-from analemma.errors import Corrupt, Internal
+from analemma.errors import Corrupt, Internal, Invalid
 from analemma.failpoints import STEPS
 
 Dialect = Literal["sqlite", "postgres"]
@@ -302,7 +302,12 @@ def _ordinal(found: re.Match[str]) -> list[str]:
 
 def _json(values: Sequence[Any] | None) -> str | None:
     """A list of numbers or texts, or of rows of them."""
-    return None if values is None else orjson.dumps(list(values)).decode()
+    try:
+        return None if values is None else orjson.dumps(list(values)).decode()
+    except TypeError as exc:
+        raise Invalid(
+            "a value does not fit the database", hint="integers are 64 bits and text is valid Unicode"
+        ) from exc
 
 
 def _joined(values: Sequence[bytes]) -> bytes:

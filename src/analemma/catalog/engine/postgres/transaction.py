@@ -116,10 +116,10 @@ class PostgresTransaction(Transaction):
             raise self._failed(exc) from exc
 
     def _run(self, name: str, parameters: dict[str, Any]) -> psycopg.Cursor[Row] | None:
-        statement, values = self._bound(name, parameters)
-        if not statement.sql:
-            return None
         try:
+            statement, values = self._bound(name, parameters)
+            if not statement.sql:
+                return None
             return self.connection.execute(self._names.queries[name], values, binary=True)
         except FAILURES as exc:
             raise self._failed(exc) from exc
