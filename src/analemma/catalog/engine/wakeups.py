@@ -143,7 +143,9 @@ class ServerWakeups(Wakeups):
 
     def signal(self) -> None:
         super().signal()
-        self._sender.wake()
+        with contextlib.suppress(RuntimeError):
+            # No thread can be had now: what was committed stays so, and workers look by themselves.
+            self._sender.wake()
 
     def close(self) -> None:
         self._sender.stop(PATIENCE_S)
