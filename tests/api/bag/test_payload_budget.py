@@ -68,7 +68,7 @@ def test_a_deep_field_takes_about_as_long_as_a_flat_one(app: App) -> None:
         return time.process_time() - began
 
     took_s(flat)
-    assert min(took_s(deep), took_s(deep)) < 4 * took_s(flat) + 1
+    assert min(took_s(deep), took_s(deep)) < 5 * took_s(flat)
 
 
 def test_a_thousand_fields_that_are_each_a_pointers_worth_fit(app: App) -> None:
