@@ -396,6 +396,8 @@ class Cutter:
         self._level = level
         self._first = first
         self._clean = clean
+        self._clean_bytes: int | None = None
+        """How long those are, once they were looked at here."""
         self._again = again
         self._entries: list[Entry] = []
         self._start = 0
@@ -418,7 +420,7 @@ class Cutter:
         stop, forced = found or (len(entries), False)
         self.made.append(self._packer.node(self._kind, self._level, entries[start:stop], forced=forced))
         self.taken += stop - start
-        self._start, self._first, self._clean = stop, False, 0
+        self._start, self._first, self._clean, self._clean_bytes = stop, False, 0, 0
         return True
 
     def tree(self) -> Link:
@@ -436,7 +438,9 @@ class Cutter:
         # An index node with one child would let a tree grow without getting any narrower.
         fewest = start + (2 if level else 1)
         prefix = bytes((level,))
-        size = sum([len(entry[0]) for entry in entries[start : start + clean]])
+        size = self._clean_bytes
+        if size is None:
+            size = sum([len(entry[0]) for entry in entries[start : start + clean]])
         if size > MAXIMUM_BYTES:
             size = clean = 0
         for position in range(start + clean, len(entries)):
@@ -453,6 +457,7 @@ class Cutter:
                 ends = width >= MEAN_EXTRA_BYTES or sha256(prefix + data).digest() < _END_BELOW[width]
             if ends:
                 return position + 1, False
+        self._clean_bytes = size
         return None
 
 
