@@ -30,7 +30,7 @@ from analemma.payloads.pointers import (
     parse_pointer_form,
     said_by,
 )
-from analemma.payloads.read_routing import ReadRouter, pick
+from analemma.payloads.read_router import ReadRouter, pick
 from analemma.payloads.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
 from analemma.state.arguments import check_name, check_segment
 from analemma.state.kernel import Kernel
