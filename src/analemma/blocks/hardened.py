@@ -7,28 +7,29 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from analemma.blocks.port import ObjectInfo, ObjectStore, StoreWrapper, is_transient, settle_existing
+from analemma.blocks.port import ObjectInfo, ObjectStore, StoreWrapper, is_transient
 from analemma.clock import Clock, SystemClock
-from analemma.errors import AnalemmaError, Conflict
+from analemma.errors import AnalemmaError
 
 DEFAULT_TRIES = 3
 DEFAULT_FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 20.0
 
-PUT, GET, PARTIAL_READ, HEAD = "put_object", "get_object", "partial_read", "head_object"
-DELETE, LIST, TAG = "delete_object", "list_objects", "tag_object"
 _COUNTED_AS = {
-    "put": PUT,
-    "replace": PUT,
-    "get": GET,
-    "get_range": PARTIAL_READ,
-    "get_ranges": PARTIAL_READ,
-    "head": HEAD,
-    "delete": DELETE,
-    "delete_many": DELETE,
-    "tag": TAG,
+    "put": "put_object",
+    "put_stream": "put_object",
+    "replace": "put_object",
+    "get": "get_object",
+    "open_read": "get_object",
+    "get_range": "partial_read",
+    "get_ranges": "partial_read",
+    "head": "head_object",
+    "delete": "delete_object",
+    "delete_many": "delete_object",
+    "list": "list_objects",
+    "tag": "tag_object",
 }
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class ObjectMetrics:
     def __init__(self, listener: Callable[[str, float], None] | None = None) -> None:
         self._listener = listener
         self._lock = threading.Lock()
-        self._stats = {name: OperationStats() for name in (PUT, GET, PARTIAL_READ, HEAD, DELETE, LIST, TAG)}
+        self._stats = dict.fromkeys(_COUNTED_AS.values(), OperationStats())
 
     def record(self, operation: str, seconds: float, size: int, *, failed: bool) -> None:
         """Add one operation."""
@@ -106,45 +107,34 @@ class Hardened(StoreWrapper):
         self._jitter = jitter
 
     def _pass(self, operation: str, call: Callable[..., T], *given: Any, **options: Any) -> T:
-        unanswered = False
-        for failures in range(1, self._tries):
+        failures = 0
+        while True:
             try:
-                return self._attempt(unanswered, operation, call, *given, **options)
+                with self._timed(operation) as timing:
+                    if operation in ("put", "replace"):
+                        timing.bytes = len(given[1])
+                    found = call(*given, **options)
+                    if isinstance(found, bytes):
+                        timing.bytes = len(found)
+                    elif isinstance(found, list):
+                        timing.bytes = sum(map(len, found))
+                    return found
             except AnalemmaError as exc:
-                if not is_transient(exc):
+                failures += 1
+                if failures >= self._tries or not is_transient(exc):
                     raise
-            unanswered = True
             self._clock.sleep(min(self._first_wait_s * 2 ** (failures - 1), LONGEST_WAIT_S) * self._jitter())
-        return self._attempt(unanswered, operation, call, *given, **options)
-
-    def _attempt(self, unanswered: bool, operation: str, call: Callable[..., T], *given: Any, **options: Any) -> T:
-        with self._timed(_COUNTED_AS[operation]) as timing:
-            if operation in ("put", "replace"):
-                timing.bytes = len(given[1])
-            try:
-                found = call(*given, **options)
-            except Conflict:
-                # After a lost answer, what "exists" may be our own write: read it back before calling it a conflict.
-                if operation != "put" or not unanswered:
-                    raise
-                settle_existing(self._store, *given)
-                return cast("T", None)
-            if isinstance(found, bytes):
-                timing.bytes = len(found)
-            elif isinstance(found, list):
-                timing.bytes = sum(map(len, found))
-            return found
 
     def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
-        with self._timed(PUT) as timing:
+        with self._timed("put_stream") as timing:
             self._store.put_stream(key, _counted(chunks, timing), metadata=metadata)
 
     def open_read(self, key: str) -> Iterator[bytes]:
-        with self._timed(GET) as timing:
+        with self._timed("open_read") as timing:
             yield from _counted(self._store.open_read(key), timing)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        with self._timed(LIST):
+        with self._timed("list"):
             yield from self._store.list(prefix)
 
     def health(self) -> None:
@@ -163,7 +153,7 @@ class Hardened(StoreWrapper):
             failed = False  # A reader who stops early has what it wanted.
             raise
         finally:
-            self._metrics.record(operation, self._clock.monotonic() - started, timing.bytes, failed=failed)
+            self._metrics.record(_COUNTED_AS[operation], self._clock.monotonic() - started, timing.bytes, failed=failed)
 
 
 def _counted(chunks: Iterable[bytes], timing: _Timing) -> Iterator[bytes]:

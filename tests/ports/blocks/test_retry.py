@@ -27,15 +27,6 @@ class SteppingClock:
         self.waits.append(seconds)
 
 
-class BareConflictStore(MemoryStore):
-    """A store as some are: a conditional put only says "exists", without looking at what does."""
-
-    def put(self, key: str, data: bytes, *, metadata: object = None, if_absent: bool = False) -> None:
-        if if_absent and self.head(key) is not None:
-            raise Conflict("exists")
-        super().put(key, data)
-
-
 def retrying(store: ObjectStore, clock: SteppingClock | None = None, jitter: float = 1.0) -> Hardened:
     return Hardened(store, clock=clock or SteppingClock(), jitter=lambda: jitter)
 
@@ -92,39 +83,24 @@ def test_waits_double_from_half_a_second_and_are_shortened_at_random() -> None:
     assert clock.waits == [0.25, 1.0, 0.2]
 
 
-@pytest.mark.parametrize("inner", [MemoryStore, BareConflictStore])
-def test_a_conditional_put_whose_answer_was_lost_is_a_success(inner: type[MemoryStore]) -> None:
-    store = inner()
+def test_a_conditional_put_whose_answer_was_lost_is_a_success() -> None:
+    store = MemoryStore()
     retrying(FailingStore(store, [Fault("put", "after")])).put("k", b"mine", if_absent=True)
     assert store.get("k") == b"mine"
 
 
-@pytest.mark.parametrize("inner", [MemoryStore, BareConflictStore])
-def test_a_lost_answer_does_not_hide_a_real_conflict(inner: type[MemoryStore]) -> None:
+def test_a_lost_answer_does_not_hide_a_real_conflict() -> None:
     for theirs in (b"same", b"longer than ours", b""):
-        store = inner()
+        store = MemoryStore()
         store.put("k", theirs)
         with pytest.raises(Conflict):
             retrying(FailingStore(store, [Fault("put", "before")])).put("k", b"ours", if_absent=True)
         assert store.get("k") == theirs
 
 
-def test_without_a_lost_answer_a_bare_conflict_stays_one() -> None:
-    store = BareConflictStore()
-    store.put("k", b"x")
-    with pytest.raises(Conflict):
-        retrying(store).put("k", b"x", if_absent=True)
-
-
 def test_a_torn_write_under_the_key_is_a_conflict_not_a_success() -> None:
     with pytest.raises(Conflict):
         retrying(FailingStore(MemoryStore(), [Fault("put", "torn")])).put("k", b"whole data", if_absent=True)
-
-
-def test_the_read_back_is_retried_too() -> None:
-    failing = FailingStore(BareConflictStore(), [Fault("put", "after"), Fault("head", "before")])
-    retrying(failing).put("k", b"mine", if_absent=True)
-    assert failing.unused == ()
 
 
 def test_under_random_failures_a_conditional_put_ends_in_success_or_an_honest_error() -> None:
