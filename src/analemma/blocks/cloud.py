@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from analemma.blocks.port import (
     ObjectInfo,
@@ -20,7 +20,9 @@ from analemma.blocks.port import (
     Pieces,
     Ranges,
     check_key,
+    check_prefix,
     missing,
+    no_store,
     quote_metadata,
     short_read,
 )
@@ -28,10 +30,13 @@ from analemma.errors import AnalemmaError, Corrupt, Denied, Invalid, NotFound, O
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, UpdateVersion
-    from obstore.store import AzureStore, GCSStore, S3Store
+    from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
 
     Client = S3Store | GCSStore | AzureStore
 
+REQUEST_TIMEOUT_S = 120
+CONNECT_TIMEOUT_S = 5
+STREAM_RETRIES = 4
 PART_BYTES = 16 << 20
 """S3 allows 10,000 parts: streams of up to 160 GB."""
 PARTS_AT_ONCE = 3
@@ -47,6 +52,54 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _NEVER_SENT = re.compile(r"kind: (Connect|Builder)|dns error")
 _TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504}
 _SEARCHED_CHARACTERS = 4000
+_ONCE: RetryConfig = {"max_retries": 0}
+_PATIENT: RetryConfig = {"max_retries": STREAM_RETRIES, "retry_timeout": timedelta(minutes=3)}
+
+
+def open_bucket(scheme: str, url: str) -> CloudStore:
+    """The store at `s3://`, `gs://` or `az://`, without a request to it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Not the error itself, which may quote a part of the URL.
+        raise no_store(scheme, f"looks like {scheme}://bucket/prefix?setting=value") from None
+    if "@" in parts.netloc or not parts.netloc or parts.fragment:
+        raise no_store(scheme, f"looks like {scheme}://bucket/prefix?setting=value")
+    prefix = check_prefix(unquote(parts.path).strip("/"))
+    place = f"{scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")
+    settings: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options: ClientConfig = {
+        "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+        "timeout": timedelta(seconds=_seconds(settings.pop("timeout_s", None))),
+        "allow_http": settings.pop("allow_http", "false").lower() in ("1", "true", "yes"),
+    }
+    if settings.get("endpoint", "").startswith("http://") and not options["allow_http"]:
+        raise Invalid(f"{place}: the endpoint is not encrypted", hint="use https, or add allow_http=true to the URL")
+    try:
+        from obstore.store import AzureStore, GCSStore, S3Store
+    except ImportError as exc:
+        raise Unavailable(f"{scheme}:// needs obstore", hint="pip install 'analemma[s3]'") from exc
+    build: Callable[..., Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
+    common: dict[str, Any] = {"prefix": prefix or None, "config": settings, "client_options": options}
+    try:
+        client = build(parts.netloc, retry_config=_ONCE, **common)
+        patient = build(parts.netloc, retry_config=_PATIENT, **common)
+    except Exception as exc:
+        # obstore's text may quote a setting's value, so only the names of the settings are shown, and the cause is cut.
+        names = ", ".join(sorted(settings)) or "none"
+        hint = f"settings given: {names}; see the obstore documentation for their names and values"
+        raise Invalid(f"{place}: obstore refuses these settings ({type(exc).__name__})", hint=hint) from None
+    return CloudStore(client, patient, place=place, supports_tags=scheme in ("s3", "az"))
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        seconds = float(text) if text is not None else REQUEST_TIMEOUT_S
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds <= 3600:
+        raise Invalid("timeout_s in an object store URL is not a number of seconds up to 3600")
+    return seconds
 
 
 class CloudStore(ObjectStore):

@@ -1,4 +1,5 @@
-"""The narrow face of an object store, and the rules every store shares: valid keys, conditional writes."""
+"""The narrow face of an object store, how one is opened by its URL, and the rules every store shares: valid keys,
+conditional writes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound
 
@@ -181,6 +182,40 @@ def _passed(operation: str) -> Callable[..., Any]:
 for _operation in vars(ObjectStore):
     if not _operation.startswith("_") and _operation not in vars(StoreWrapper):
         setattr(StoreWrapper, _operation, _passed(_operation))
+
+
+def open_objects(url: str, *, create: bool = True) -> ObjectStore:
+    """The store that a URL or a plain path names; without `create`, a directory is made by the first write.
+
+    `memory://`, `/some/directory`, `file:///some/directory`, `s3://bucket/prefix?endpoint=...&region=...&allow_http=true`,
+    `gs://bucket/prefix`, `az://container/prefix?account_name=...`; other query settings are obstore's.
+    """
+    scheme, separator, rest = url.partition("://")
+    if "\0" in unquote(url):
+        raise no_store(scheme if separator else "path", "holds a NUL character")
+    if not url:
+        raise no_store(url, "is empty")
+    # Each is loaded by those who have one.
+    if not separator or scheme == "file":
+        from analemma.blocks.local import LocalStore
+
+        if separator and (not rest.startswith("/") or "?" in rest or "#" in rest):
+            raise no_store(scheme, "needs an absolute path: file:///some/directory")
+        return LocalStore(unquote(rest) if separator else url, create=create)
+    if scheme == "memory":
+        from analemma.blocks.memory import MemoryStore
+
+        return MemoryStore()
+    if scheme in ("s3", "gs", "az"):
+        from analemma.blocks.cloud import open_bucket
+
+        return open_bucket(scheme, url)
+    raise no_store(scheme, "is not memory, file, s3, gs or az")
+
+
+def no_store(scheme: str, reason: str) -> Invalid:
+    """The error for a URL that names no object store. It may hold secrets, so it is not repeated."""
+    return Invalid(f"object store URL {scheme!r} {reason}", hint="for example s3://bucket/prefix?region=eu-central-1")
 
 
 def check_key(key: str) -> str:

@@ -13,8 +13,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field
 
-from analemma.blocks.port import ObjectStore, check_key, is_transient
-from analemma.blocks.urls import open_objects
+from analemma.blocks.port import ObjectStore, check_key, is_transient, open_objects
 from analemma.errors import AnalemmaError, Invalid
 from analemma.sinks.batching import BatchingSink, Parcel, PlaceIsDown
 from analemma.sinks.naming import safe_name

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from analemma.blocks.urls import open_objects
+from analemma.blocks.port import open_objects
 from analemma.catalog.engine.sqlite.memory import is_in_memory
 from analemma.catalog.object_places import BESIDE, hold_to_place, known_objects, object_place
 from analemma.catalog.object_places import MEMORY as IN_MEMORY

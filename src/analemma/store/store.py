@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from analemma.blocks.hardened import Hardened, ObjectMetrics
-from analemma.blocks.port import ObjectStore
+from analemma.blocks.port import ObjectStore, open_objects
 from analemma.blocks.store import Lru
-from analemma.blocks.urls import open_objects
 from analemma.canon.types import TypeRegistry, standard_registry
 from analemma.catalog.object_places import BESIDE, catalog_beside, object_place
 from analemma.catalog.object_places import MEMORY as IN_MEMORY
