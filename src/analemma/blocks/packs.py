@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 import libipld
 
 from analemma import failpoints
-from analemma.blocks.codec import MAX_BLOCK_BYTES
 from analemma.blocks.port import ObjectStore, quote_metadata
 from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
@@ -27,6 +26,8 @@ FORMAT = 1
 HEADER = MAGIC + bytes([FORMAT])
 TRAILER_BYTES = 8 + 32 + len(MAGIC)
 UPLOAD_ID_BYTES = 16
+MAX_BLOCK_BYTES = 64 << 20
+"""No block is this large. A row or a footer that claims more is damaged, and refused before memory is set aside."""
 
 COALESCE_GAP_BYTES = 64 << 10
 """Neighbouring ranges this close are read as one: a request costs more than the bytes between them."""
@@ -142,7 +143,7 @@ def verify_pack(data: bytes) -> tuple[PackEntry, ...]:
 
 
 def read_entries(store: ObjectStore, key: str, entries: Iterable[PackEntry]) -> dict[BlockId, bytes]:
-    """The stored bytes of these blocks, in few range reads. Decode and verify them with `codec.decode_blocks`."""
+    """The stored bytes of these blocks, in few range reads. Decode and verify them with `store.decode_blocks`."""
     wanted = sorted(entries, key=lambda entry: (entry.offset, entry.length))
     for entry in wanted:
         if entry.offset < len(HEADER) or not 0 < entry.length <= MAX_BLOCK_BYTES:

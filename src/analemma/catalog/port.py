@@ -30,7 +30,7 @@ class BlockRow(NamedTuple):
     size: int
     """Length of the canonical bytes, before compression."""
     codec: int
-    """How the stored bytes are encoded (see `blocks/codec.py`)."""
+    """How the stored bytes are encoded (see `blocks/store.py`)."""
     body: bytes | None = None
     upload: UploadId | None = None
     offset: int | None = None

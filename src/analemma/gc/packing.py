@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from analemma.blocks.codec import decode_block, decode_blocks
 from analemma.blocks.packs import (
     HEADER,
     MAX_READ_BYTES,
@@ -25,6 +24,7 @@ from analemma.blocks.packs import (
     verify_pack,
 )
 from analemma.blocks.port import ObjectStore
+from analemma.blocks.store import decode_block, decode_blocks
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Row, Transaction, send
 from analemma.catalog.port import BlockRow, UploadId

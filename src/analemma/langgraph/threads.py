@@ -23,7 +23,8 @@ from langgraph.checkpoint.base import Checkpoint, DeltaChannelHistory, PendingWr
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
+from analemma.blocks.packs import MAX_BLOCK_BYTES
+from analemma.blocks.store import RAW, compress, decompress
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes
 from analemma.canon.trees import Edited, Operation

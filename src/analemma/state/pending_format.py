@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
+from analemma.blocks.packs import MAX_BLOCK_BYTES
+from analemma.blocks.store import RAW, compress, decompress
 from analemma.canon.build import Packer, check_new_key, check_path
 from analemma.canon.edit import OPERATIONS, Operation
 from analemma.canon.identity import block_id
