@@ -24,7 +24,8 @@ LONGEST_LEASE_S = 86_400
 
 
 class LeaseLost(Conflict):
-    """Another has the lease by now: whoever had it must not write any more."""
+    """Another has the lease by now: whoever had it must not write any more, and what it did about it in this
+    transaction must be undone."""
 
 
 class DatabaseClock(Protocol):

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from analemma.catalog.leases import database_clock
 from analemma.catalog.port import RowChange
+from analemma.catalog.runs.queues import ScheduleRow, due_schedules
 from analemma.catalog.runs.runs import RunRow
-from analemma.catalog.runs.schedules import ScheduleRow, due_schedules
 from analemma.clock import moment
 from analemma.errors import Conflict, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit

@@ -12,9 +12,8 @@ from typing import Final
 
 from analemma.catalog.leases import database_clock
 from analemma.catalog.port import TenantId
-from analemma.catalog.runs.queues import claim_next
+from analemma.catalog.runs.queues import claim_next, due_schedules
 from analemma.catalog.runs.runs import RunRow
-from analemma.catalog.runs.schedules import due_schedules
 from analemma.context import StoreContext
 from analemma.errors import AnalemmaError, Conflict, Internal, Timeout, Unavailable
 from analemma.flows.flows import Flows

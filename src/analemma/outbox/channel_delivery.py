@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.leases import database_clock
+from analemma.catalog.leases import LeaseLost, database_clock
 from analemma.catalog.outbox.claims import (
     WORKER_DIED,
-    BlamedLane,
     ClaimedLane,
     EventFailure,
     Finished,
     LaneOutcome,
-    LeaseLost,
     OutboxClaims,
 )
 from analemma.catalog.port import TenantId
@@ -163,7 +161,7 @@ class ChannelDelivery:
     def _survivors(self, claimed: Sequence[ClaimedLane]) -> list[ClaimedLane]:
         """Count the attempts that ended with their workers; all lanes but those for which it was the last."""
         most = self._retries.max_attempts
-        blamed: list[BlamedLane] = []
+        blamed: list[ClaimedLane] = []
         spent: list[LaneOutcome] = []
         alive: list[ClaimedLane] = []
         for lane in claimed:
@@ -180,8 +178,8 @@ class ChannelDelivery:
                 if not is_alone:
                     # Perhaps it was another's fault: it is not given up before it was tried alone.
                     attempts = min(attempts, max(_attempts(lane), most - 1))
-                blamed.append(BlamedLane(lane, attempts))
                 lane.events[0] = first._replace(attempts=attempts, status="PENDING")
+                blamed.append(lane)
             lane.suspect = True
             alive.append(lane)
         if blamed:

@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.leases import database_clock
-from analemma.catalog.outbox.channels import DueChannel, due_channels
-from analemma.catalog.outbox.claims import OutboxClaims
+from analemma.catalog.outbox.claims import DueChannel, OutboxClaims, due_channels
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError
 from analemma.failpoints import declare, hit

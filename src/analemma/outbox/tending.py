@@ -17,10 +17,12 @@ from analemma.catalog.outbox.admin import (
     EventFilter,
     LaneCounts,
     OutboxEntry,
+    channel_counts,
+    channel_failures,
+    channel_states,
     revive_event,
     stopped_events,
 )
-from analemma.catalog.outbox.channels import channel_counts, channel_failures, channel_states
 from analemma.catalog.outbox.lanes import LaneKey, enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.context import StoreContext

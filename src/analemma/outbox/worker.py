@@ -16,14 +16,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from analemma.catalog.engine.db import Transaction
+from analemma.catalog.leases import LeaseLost
 from analemma.catalog.outbox.claims import (
     WORKER_DIED,
-    BlamedLane,
     ClaimedLane,
     EventFailure,
     EventRow,
     LaneOutcome,
-    LeaseLost,
     OutboxClaims,
 )
 from analemma.catalog.outbox.lanes import Acknowledgement
@@ -376,9 +375,9 @@ class OutboxPollingWorker:
         if first.status != "PROCESSING":
             # Perhaps it was not even begun: it is not given up before it was tried alone.
             attempts = min(attempts, max(first.attempts, most - 1))
-        self._claims.blame([BlamedLane(lane, attempts)])
-        lane.suspect = True
         lane.events[0] = first._replace(attempts=attempts)
+        self._claims.blame([lane])
+        lane.suspect = True
         return True
 
     def _deliver_events(self, lane: ClaimedLane, *, begun: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.backfills import BackfillRow, ErrorRow
-from analemma.catalog.entities.views import count_by_rules
+from analemma.catalog.entities.slices import count_by_rules
 from analemma.catalog.leases import SECOND_US, database_clock
 from analemma.clock import moment
 from analemma.context import StoreContext

@@ -17,7 +17,7 @@ from analemma.catalog.entities.deploys import (
     move,
     plan_cutover,
 )
-from analemma.catalog.entities.fanouts import has_dependants
+from analemma.catalog.entities.entities import has_dependants
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.sinks.states import ShippedRow
 from analemma.clock import Clock

@@ -29,8 +29,8 @@ from analemma.catalog.entities.deploys import (
 )
 from analemma.catalog.entities.entities import find_entity
 from analemma.catalog.entities.raws import Fate, Written
+from analemma.catalog.leases import LeaseLost
 from analemma.catalog.names import check_part
-from analemma.catalog.outbox.claims import LeaseLost
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet

@@ -25,8 +25,7 @@ from analemma.catalog.entities.deploys import (
 )
 from analemma.catalog.entities.entities import EntityPlace, find_entity
 from analemma.catalog.leases import database_clock
-from analemma.catalog.outbox.admin import revive_event
-from analemma.catalog.outbox.channels import channel_states
+from analemma.catalog.outbox.admin import channel_states, revive_event
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import TenantId
 from analemma.context import StoreContext

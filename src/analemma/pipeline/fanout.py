@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.entities import EntityPlace, EntityRow, Overtaken, find_entity
-from analemma.catalog.entities.fanouts import (
+from analemma.catalog.entities.entities import (
     DependantRow,
+    EntityPlace,
+    EntityRow,
     FanoutRow,
     FanoutStatus,
+    Overtaken,
+    find_entity,
     find_fanout,
     has_dependants,
     hold_fanout,

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from analemma.blocks.store import Carried
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.entities import EntityPlace, add_placeholders
-from analemma.catalog.entities.fanouts import DependantRow
+from analemma.catalog.entities.entities import DependantRow, EntityPlace, add_placeholders
 from analemma.catalog.entities.slices import (
     PAGE_WRITTEN,
     CompileStart,

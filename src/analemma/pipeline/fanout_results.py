@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from analemma.catalog.entities.fanouts import FanoutRow
+from analemma.catalog.entities.entities import FanoutRow
 from analemma.pipeline.fanout_progress import parse_progress
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.tsid import Version, format_version

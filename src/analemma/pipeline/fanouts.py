@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from analemma.catalog.entities.fanouts import FanoutRow
+from analemma.catalog.entities.entities import FanoutRow
 from analemma.context import StoreContext
 from analemma.errors import Invalid
 from analemma.pipeline.cursors import decode_cursor, encode_cursor

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from analemma.catalog.outbox.claims import LeaseLost
+from analemma.catalog.leases import LeaseLost
 from analemma.errors import Invalid
 from analemma.outbox.failures import PERMANENT, describe
 from analemma.outbox.handlers import Event, Handler, Settle

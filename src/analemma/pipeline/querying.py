@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Any, Final
 
-from analemma.catalog.entities.views import EntityRow, count_by_rules, entities_with_slices, key_bounds
+from analemma.catalog.entities.slices import ServedEntity, count_by_rules, entities_with_slices, key_bounds
 from analemma.clock import moment
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
@@ -211,11 +211,13 @@ class QueryViewWorkflow:
     def _of(self, view: ViewDefinition) -> dict[str, Any]:
         return {"tenant": self._context.tenant, "entity_type": view.entity_type}
 
-    def _rows(self, statement: str, view: ViewDefinition, **asked: Any) -> list[EntityRow]:
+    def _rows(self, statement: str, view: ViewDefinition, **asked: Any) -> list[ServedEntity]:
         given = {**self._of(view), "slice_types": _slice_types(view), **asked}
         return entities_with_slices(self._engine, statement, **given)
 
-    def _by_keys(self, view: ViewDefinition, keys: Sequence[str], version: int | None = None) -> dict[str, EntityRow]:
+    def _by_keys(
+        self, view: ViewDefinition, keys: Sequence[str], version: int | None = None
+    ) -> dict[str, ServedEntity]:
         """Entities by their ids, at a version or at the one that is served; those left out that do not exist."""
         return {row.key: row for row in self._rows("view_by_keys", view, keys=keys, version=version)}
 
@@ -228,7 +230,7 @@ class QueryViewWorkflow:
         return contracts, contracts.view(view_id, None if version is None else parse_semver(version))
 
     def _answers(
-        self, contracts: ContractSet, view: ViewDefinition, wanted: Sequence[tuple[str, EntityRow | None]]
+        self, contracts: ContractSet, view: ViewDefinition, wanted: Sequence[tuple[str, ServedEntity | None]]
     ) -> tuple[tuple[ViewResponse, ...], tuple[Unanswered, ...]]:
         bodies = self._read_bodies(view, [row for _, row in wanted])
         holding = self._holding([row for _, row in wanted])
@@ -247,7 +249,7 @@ class QueryViewWorkflow:
                 unanswered.append(Unanswered(entity_id, exc.message, deleted_at=exc.facts.get("deleted_at")))
         return tuple(items), tuple(unanswered)
 
-    def _holding(self, rows: Iterable[EntityRow | None]) -> Mapping[int, HeldBack]:
+    def _holding(self, rows: Iterable[ServedEntity | None]) -> Mapping[int, HeldBack]:
         """The deploys that those of the entities wait for that there is nothing to answer of."""
         unserved = [
             row.number for row in rows if row is not None and row.newest_raw is not None and row.compiled is None
@@ -255,7 +257,7 @@ class QueryViewWorkflow:
         return self._held_back(unserved) if unserved else {}
 
     def _check(
-        self, key: EntityKey, row: EntityRow | None, version: str | None, holding: Mapping[int, HeldBack]
+        self, key: EntityKey, row: ServedEntity | None, version: str | None, holding: Mapping[int, HeldBack]
     ) -> None:
         """Raise NotFound, saying why, if there is nothing to answer."""
         if row is None or row.newest_raw is None:
@@ -283,7 +285,7 @@ class QueryViewWorkflow:
                 deleted_at=deleted_at,
             )
 
-    def _read_bodies(self, view: ViewDefinition, rows: Sequence[EntityRow | None]) -> list[Bodies | Corrupt]:
+    def _read_bodies(self, view: ViewDefinition, rows: Sequence[ServedEntity | None]) -> list[Bodies | Corrupt]:
         """The bodies of each of these entities, all read together, or what is wrong with them. An entity that is asked
         for twice has two."""
         wanted = [
@@ -316,7 +318,7 @@ class QueryViewWorkflow:
                 bodies.append(damaged_slice(EntityKey(view.entity_type, self._tenant, row.key), exc))
         return bodies
 
-    def _answer(self, contracts: ContractSet, view: ViewDefinition, row: EntityRow, present: Bodies) -> ViewResponse:
+    def _answer(self, contracts: ContractSet, view: ViewDefinition, row: ServedEntity, present: Bodies) -> ViewResponse:
         assert row.version is not None and row.compiled is not None
         key = EntityKey(view.entity_type, self._tenant, row.key)
         absent = {each.type: (each.tombstone, each.detail) for each in row.slices if each.tombstone is not None}
@@ -437,7 +439,7 @@ def _slice_types(view: ViewDefinition) -> tuple[str, ...]:
     return (*view.required_slices, *view.optional_slices)
 
 
-def _staleness(contracts: ContractSet, view: ViewDefinition, row: EntityRow) -> Staleness:
+def _staleness(contracts: ContractSet, view: ViewDefinition, row: ServedEntity) -> Staleness:
     assert row.newest_raw is not None and row.version is not None and row.compiled is not None
     ruleset = contracts.find_ruleset(view.entity_type)
     return Staleness(
@@ -448,7 +450,7 @@ def _staleness(contracts: ContractSet, view: ViewDefinition, row: EntityRow) -> 
     )
 
 
-def _used(view: ViewDefinition, row: EntityRow) -> tuple[str, ...]:
+def _used(view: ViewDefinition, row: ServedEntity) -> tuple[str, ...]:
     assert row.compiled is not None
     refs = [str(view.ref), f"{row.compiled.ruleset_id}@{row.compiled.ruleset_version}"]
     if row.schema is not None:

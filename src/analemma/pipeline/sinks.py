@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.leases import database_clock
-from analemma.catalog.outbox.channels import (
+from analemma.catalog.outbox.admin import (
     ChannelCounts,
     ChannelFailure,
     ChannelState,

@@ -9,7 +9,7 @@ from analemma.blocks.store import inline_rows
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.bodies import add_bodies, replace_bodies
+from analemma.catalog.entities.entities import add_bodies, replace_bodies
 from analemma.context import Context
 from analemma.pipeline.recent_trees import RecentTrees
 from analemma.slicing.entity_key import EntityKey

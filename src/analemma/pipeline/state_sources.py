@@ -18,7 +18,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.sources import FollowedBranch, SourceCount, SourcePosition, SourceProblem
+from analemma.catalog.entities.contracts import FollowedBranch, SourceCount, SourcePosition, SourceProblem
 from analemma.catalog.kernel.versions import branch_columns
 from analemma.catalog.outbox.lanes import preceded
 from analemma.catalog.port import BranchKey

@@ -24,7 +24,7 @@ from analemma.state.records import Manifest
 if TYPE_CHECKING:
     from analemma.archives.archives import Archives
     from analemma.bag.bag import BagKernel
-    from analemma.catalog.entities.sources import SourceProblem
+    from analemma.catalog.entities.contracts import SourceProblem
     from analemma.contracts.models import ContractRef
     from analemma.flows.flows import Flows
     from analemma.flows.remote_tasks import Elsewhere

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from analemma.canon.identity import BlockId
 from analemma.catalog.archives.sessions import SessionId, Sessions
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
-from analemma.catalog.entities.bodies import add_bodies, replace_bodies
+from analemma.catalog.entities.entities import add_bodies, replace_bodies
 from analemma.catalog.leases import SECOND_US, database_clock
 from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.errors import Conflict, NotFound

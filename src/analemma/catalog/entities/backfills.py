@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Statements
-from analemma.catalog.entities.views import AFTER_ALL_KEYS
+from analemma.catalog.entities.slices import AFTER_ALL_KEYS
 from analemma.catalog.port import TenantId
 
 RUNNING = "RUNNING"

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
-from analemma.catalog.entities.bodies import write_whole
-from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace, Overtaken
+from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace, Overtaken, write_whole
 from analemma.catalog.outbox.lanes import Within, check_events, in_lanes, settled_lane
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
 from analemma.clock import Clock, attempts

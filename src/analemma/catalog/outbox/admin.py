@@ -1,7 +1,9 @@
-"""Rows of the outbox as people see them: what is under way, what failed, and letting that go on.
+"""Rows of the outbox as people see them: what is under way, what failed, letting that go on, and how each channel is
+doing.
 
 Only the first undelivered row of a lane can have failed, so failures are found through lanes, never by searching the
-rows that were delivered."""
+rows that were delivered. A channel whose receiver does not answer rests as a whole, for all workers: what is queued for
+it costs nothing then."""
 
 from __future__ import annotations
 
@@ -97,3 +99,49 @@ def revive_event(tx: Transaction, lane: LaneKey, seq: int, *, now_us: int) -> bo
     any more."""
     place = {**lane._asdict(), "seq": seq}
     return tx.execute("revive_lane", **place, now=now_us) == 1 and tx.execute("revive_event", **place) == 1
+
+
+class ChannelState(NamedTuple):
+    """How a channel is doing. Times are the database's, in microseconds."""
+
+    name: str
+    rest_until_us: int
+    failures: int
+    since_us: int | None
+    reason: str | None
+
+
+class ChannelCounts(NamedTuple):
+    """What a channel holds."""
+
+    name: str
+    undelivered: int
+    lanes: int
+    leased: int
+    failed: int
+    parked: int
+    oldest_due_us: int | None
+
+
+class ChannelFailure(NamedTuple):
+    """What of a channel is tried again next, after it failed."""
+
+    name: str
+    due_us: int
+    attempts: int
+    reason: str | None
+
+
+def channel_states(source: Statements) -> dict[str, ChannelState]:
+    """How every channel is doing that ever rested, by name."""
+    return {row[0]: ChannelState(*row) for row in source.all("channels")}
+
+
+def channel_counts(source: Statements, tenant: TenantId | None) -> dict[str, ChannelCounts]:
+    """What every channel holds that holds anything, by name."""
+    return {row[0]: ChannelCounts(*row) for row in source.all("channel_lanes", tenant=tenant)}
+
+
+def channel_failures(source: Statements, tenant: TenantId | None) -> dict[str, ChannelFailure]:
+    """What is tried again next of every channel of which something failed, by name."""
+    return {row[0]: ChannelFailure(*row) for row in source.all("channel_failures", tenant=tenant)}

@@ -15,14 +15,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from analemma.catalog.engine.db import Engine, Statements, Transaction
-from analemma.catalog.leases import database_clock
+from analemma.catalog.leases import LeaseLost, database_clock
 from analemma.catalog.outbox.lanes import EventStatus, LaneKey
 from analemma.catalog.port import TenantId
-from analemma.errors import Conflict, Timeout
+from analemma.errors import Timeout
 from analemma.failpoints import declare, hit
 
 AFTER_CLAIM = declare("outbox.after_claim", "a worker has leased lanes, and handled nothing")
@@ -41,10 +42,6 @@ Result = TypeVar("Result")
 _Said = tuple[Any, ...]
 """Of a lane that was given back and not lost: whether it is due again, how far it is settled, whether it is parked."""
 _COLUMNS = ("tenants", "types", "ids", "fences", "done_seqs", "last_seqs", "statuses", "attempts", "delays", "reasons")
-
-
-class LeaseLost(Conflict):
-    """Somebody else has taken the lane over: what was done about its event must be undone, and left to them."""
 
 
 class EventRow(NamedTuple):
@@ -78,6 +75,11 @@ class ClaimedLane:
     """Whoever had it before did not give it back."""
     events: list[EventRow] = field(default_factory=list)
 
+    @property
+    def attempts(self) -> int:
+        """How often the first of them was tried."""
+        return self.events[0].attempts
+
 
 class EventFailure(NamedTuple):
     """What became of an event that could not be handled."""
@@ -87,13 +89,6 @@ class EventFailure(NamedTuple):
     delay_us: int | None
     """How long to wait for the next try; None if there is none."""
     reason: str
-
-
-class BlamedLane(NamedTuple):
-    """A lane in which a worker died, and how often its next row has been tried by that."""
-
-    lane: ClaimedLane
-    attempts: int
 
 
 class LaneOutcome(NamedTuple):
@@ -119,6 +114,19 @@ class Finished(NamedTuple):
     """To be said again, because somebody is writing to the lane."""
     lost: list[LaneOutcome]
     """Their leases are lost, and nothing was written of them."""
+
+
+class DueChannel(NamedTuple):
+    """A channel that has something to deliver, and does not rest."""
+
+    name: str
+    failures: int
+    """How often in a row nothing could be delivered; 0: it is well."""
+
+
+def due_channels(source: Statements, tenant: TenantId | None) -> list[DueChannel]:
+    """Channels with something to deliver now."""
+    return source.rows(DueChannel, "due_channels", tenant=tenant)
 
 
 class OutboxClaims:
@@ -209,13 +217,7 @@ class OutboxClaims:
             done, left = self._in_turn(waiting, wait_s, lambda tx, each: self._finish(tx, [each]))
             finished = finished._replace(later=left)
             for each in done:
-                finished = Finished(
-                    finished.more or each.more,
-                    finished.delivered + each.delivered,
-                    finished.failed + each.failed,
-                    left,
-                    finished.lost + each.lost,
-                )
+                finished = Finished(*map(add, finished, each._replace(later=[])))
         hit(AFTER_ACKNOWLEDGE)
         return finished
 
@@ -256,10 +258,10 @@ class OutboxClaims:
         if self.engine.execute("begin_event", **lane.key._asdict(), seq=seq, fence=lane.fence) != 1:
             raise _lost(lane.key)
 
-    def blame(self, lanes: Sequence[BlamedLane]) -> None:
-        """Count an attempt against the next row of each of these lanes, in which a worker died; from now on they are
-        suspect. What is another's by now is left alone."""
-        blamed = SimpleNamespace(lanes=sorted(lanes, key=lambda each: each.lane.key), reason=WORKER_DIED)
+    def blame(self, lanes: Sequence[ClaimedLane]) -> None:
+        """Write down how often the next row of each of these lanes, in which a worker died, was tried by that; from now
+        on they are suspect. What is another's by now is left alone."""
+        blamed = SimpleNamespace(lanes=sorted(lanes, key=lambda lane: lane.key), reason=WORKER_DIED)
         self.engine.write(lambda tx: tx.call("blame_lanes", blamed), alone=True)
 
     def _in_line(self, key: LaneKey, wait_s: float, act: Callable[[Transaction], Result]) -> Result | None:

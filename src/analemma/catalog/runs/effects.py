@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
-from analemma.catalog.entities.bodies import add_bodies
+from analemma.catalog.entities.entities import add_bodies
 from analemma.catalog.port import PreparedBlocks, RowChange, TenantId
 from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE, Move, RunRow, change_runs, fenced_out
 from analemma.failpoints import declare, hit

@@ -1,4 +1,5 @@
-"""Queues: how many of their runs may be worked on at a time, how many may begin within a period, and which is next.
+"""Queues: how many of their runs may be worked on at a time, how many may begin within a period, and which is next;
+and schedules, of which a tick is passed in the transaction of the run that it begins, so that it is passed once.
 
 A place in a queue is the lease of a run, and nothing else: whoever dies gives it back when the lease is over. Runs of
 one priority stand in a lane, in the order in which they became due; those that have begun, and those that these wait
@@ -171,3 +172,25 @@ def _claim(engine: Engine, lane: Lane, taking: Mapping[str, Any]) -> RunRow | _R
         return taken
     hit(AFTER_CLAIM)
     return RunRow(*taken)
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule. `document`, `definition` and `error` are JSON; times are microseconds."""
+
+    tenant: TenantId
+    name: str
+    document: str
+    definition: str
+    revision: int
+    paused: int
+    next_at_us: int | None
+    look_at_us: int | None
+    last_at_us: int | None
+    error: str | None
+    created_at_us: int
+    updated_at_us: int
+
+
+def due_schedules(engine: Engine, *, now_us: int, tenant: TenantId | None) -> list[ScheduleRow]:
+    """Of a tenant, or of all: what has a tick by now, a hundred at a time."""
+    return engine.rows(ScheduleRow, "due_schedules", now=now_us, tenant=tenant, limit=100)

@@ -53,19 +53,19 @@ WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :ag
 -- blame_lanes --
 -- Counts attempts that ended with their workers, each against the next row of a lane; from now on the lanes are suspect. Lanes that are somebody
 -- else's by now are left alone.
-(reason text, lanes[] (lane.key.tenant bigint, lane.key.aggregate_type text, lane.key.aggregate_id text, lane.fence bigint, attempts bigint))
+(reason text, lanes[] (key.tenant bigint, key.aggregate_type text, key.aggregate_id text, fence bigint, attempts bigint))
 
 each lanes:
 UPDATE lane SET suspect = true
-WHERE tenant = :lanes.lane.key.tenant AND aggregatetype = :lanes.lane.key.aggregate_type AND aggregateid = :lanes.lane.key.aggregate_id
-  AND fence = :lanes.lane.fence;
+WHERE tenant = :lanes.key.tenant AND aggregatetype = :lanes.key.aggregate_type AND aggregateid = :lanes.key.aggregate_id
+  AND fence = :lanes.fence;
 
 each lanes:
 UPDATE outbox SET status = 'PENDING', attempts = :lanes.attempts, failure_reason = :reason
-WHERE tenant = :lanes.lane.key.tenant AND aggregatetype = :lanes.lane.key.aggregate_type AND aggregateid = :lanes.lane.key.aggregate_id AND seq = (
+WHERE tenant = :lanes.key.tenant AND aggregatetype = :lanes.key.aggregate_type AND aggregateid = :lanes.key.aggregate_id AND seq = (
     SELECT done_seq + 1 FROM lane
-    WHERE lane.tenant = :lanes.lane.key.tenant AND lane.aggregatetype = :lanes.lane.key.aggregate_type
-      AND lane.aggregateid = :lanes.lane.key.aggregate_id AND lane.fence = :lanes.lane.fence
+    WHERE lane.tenant = :lanes.key.tenant AND lane.aggregatetype = :lanes.key.aggregate_type
+      AND lane.aggregateid = :lanes.key.aggregate_id AND lane.fence = :lanes.fence
 );
 
 -- tenant_names --
