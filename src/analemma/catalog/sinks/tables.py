@@ -4,19 +4,20 @@ The database is not our catalog: it has its own connection, and a table that was
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import resources
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from analemma.catalog.engine.arrays import Array
 from analemma.catalog.engine.sql import POSTGRES, SQLITE, Sql, Statement
-from analemma.errors import AnalemmaError, Invalid, Unavailable
+from analemma.errors import Invalid, Unavailable
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _STANDS_FOR_TABLE: Final = '"sink_table"'
@@ -34,135 +35,165 @@ class SinkRow(NamedTuple):
     """JSON; None: deleted."""
 
 
-class SinkTable(Protocol):
-    """A table in a database of either kind. Threads may share it.
+class SinkTable(ABC):
+    """A table in a database of either kind. Threads may share it. An error ends its connection, and with that its
+    transaction; the next call makes another.
 
     Unavailable: nothing was changed, or nobody knows; trying again is right. Invalid: a row does not fit the database,
     and nothing was changed."""
 
+    begin = "BEGIN"
+    errors: tuple[type[Exception], ...]
+    """What its driver raises."""
+
+    def __init__(self, sql: Sql, table: str, *, create: bool, timeout_s: float) -> None:
+        self._statements = _load(sql, _quoted(table))
+        self._create = create
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._connection: Any = None
+
     def write(self, rows: Sequence[SinkRow], *, remove_deleted: bool) -> set[str]:
         """Write each row that is not older than what is there; the ids of those that are. Deleted documents leave a row
         without a body or, with `remove_deleted`, none. Each id stands there once."""
+        removed = [row for row in rows if row.body is None and remove_deleted]
+        written = [row for row in rows if row.body is not None or not remove_deleted]
+        stale: set[str] = set()
+        with self._connected():
+            self._connection.execute(self.begin)
+            if removed:
+                stale |= self._remove(removed)
+            if written:
+                stale |= self._upsert(written)
+            self._connection.execute("COMMIT")
+        return stale
 
     def check(self) -> None:
         """Return if the table can be read and has the columns."""
+        with self._connected():
+            self._run("check_sink_table")
 
     def close(self) -> None:
         """Give back the connection."""
+        with self._lock:
+            self._disconnect()
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Inside the block the connection is there, and ours alone; an error of the driver leaves it as one of ours."""
+        with self._lock:
+            is_connected = self._connection is not None
+            try:
+                if not is_connected:
+                    self._connection = self._open()
+                    self._run("set_timeouts", timeout=f"{max(1, int(self._timeout_s * 1000))}ms")
+                    if self._create:
+                        self._run("create_sink_table")
+                    is_connected = True
+                yield
+            except BaseException as exc:
+                self._disconnect()
+                if not isinstance(exc, self.errors):
+                    raise
+                # What making the table may meet, if another makes it too, is not about documents.
+                if is_connected and self._is_refusal(exc):
+                    raise Invalid(f"the database refuses a document: {_first_line(exc)}") from exc
+                raise self._unavailable(exc) from exc
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _run(self, name: str, **parameters: Any) -> list[Any]:
+        """Every row of a statement's answer."""
+        statement = self._statements[name]
+        return self._rows(statement.sql, statement.bind([parameters[each] for each in statement.parameters]))
+
+    @abstractmethod
+    def _open(self) -> Any: ...
+
+    @abstractmethod
+    def _rows(self, sql: str, values: list[Any]) -> list[Any]: ...
+
+    @abstractmethod
+    def _remove(self, rows: Sequence[SinkRow]) -> set[str]: ...
+
+    @abstractmethod
+    def _upsert(self, rows: Sequence[SinkRow]) -> set[str]: ...
+
+    @abstractmethod
+    def _is_refusal(self, exc: Exception) -> bool: ...
+
+    @abstractmethod
+    def _unavailable(self, exc: Exception) -> Unavailable: ...
 
 
 def open_sink_table(url: str, table: str, *, create: bool, timeout_s: float) -> SinkTable:
     """A table, `name` or `schema.name`, of the PostgreSQL database or SQLite file that a URL names. It is connected to
     when it is first used."""
     if url.startswith(("postgres://", "postgresql://")):
-        return PostgresSinkTable(url, _quoted(table), create=create, timeout_s=timeout_s)
+        return PostgresSinkTable(url, POSTGRES, table, create=create, timeout_s=timeout_s)
     path = url.removeprefix("sqlite:///") if url.startswith("sqlite:") else ""
     if not path:
         raise Invalid("not the URL of a database", hint="use postgresql://... or sqlite:///path")
     if "." in table:
         raise Invalid("a table of SQLite has no schema", hint="name the table alone")
-    return SqliteSinkTable(path, _quoted(table), create=create, timeout_s=timeout_s)
+    return SqliteSinkTable(path, SQLITE, table, create=create, timeout_s=timeout_s)
 
 
-class SqliteSinkTable:
+class SqliteSinkTable(SinkTable):
     """A table in a file."""
 
-    def __init__(self, path: str, quoted_table: str, *, create: bool, timeout_s: float) -> None:
+    begin = "BEGIN IMMEDIATE"
+    errors = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+
+    def __init__(self, path: str, *table: Any, **options: Any) -> None:
+        super().__init__(*table, **options)
         self._path = path
-        self._statements = _load(SQLITE, quoted_table)
-        self._create = create
-        self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
 
-    def write(self, rows: Sequence[SinkRow], *, remove_deleted: bool) -> set[str]:
-        removed = [row for row in rows if row.body is None and remove_deleted]
-        written = [row for row in rows if row.body is not None or not remove_deleted] if removed else list(rows)
-        with self._lock:
-            try:
-                connection = self._connected()
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    stale = self._remove(connection, removed) | self._upsert(connection, written)
-                    connection.execute("COMMIT")
-                finally:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
-                raise self._translated(exc) from exc
-        return stale
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"file:{quote(self._path)}?mode={'rwc' if self._create else 'rw'}",
+            uri=True,
+            timeout=self._timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
 
-    def check(self) -> None:
-        with self._lock:
-            try:
-                self._run(self._connected(), "check_sink_table").fetchall()
-            except sqlite3.Error as exc:
-                raise self._translated(exc) from exc
+    def _rows(self, sql: str, values: list[Any]) -> list[Any]:
+        found: list[Any] = self._connection.execute(sql, values).fetchall()
+        return found
 
-    def close(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+    def _remove(self, rows: Sequence[SinkRow]) -> set[str]:
+        for row in rows:
+            self._run("remove_document", doc_id=row.doc_id, ship_seq=row.ship_seq)
+        return self._newer(rows)
 
-    def _upsert(self, connection: sqlite3.Connection, rows: Sequence[SinkRow]) -> set[str]:
-        if not rows:
-            return set()
+    def _upsert(self, rows: Sequence[SinkRow]) -> set[str]:
         statement = self._statements["upsert_document"]
         assert statement.parameters == SinkRow._fields
-        changed = connection.executemany(statement.sql, (statement.bind(list(row)) for row in rows)).rowcount
-        if changed == len(rows):
-            return set()
-        return {row.doc_id for row in rows if self._held(connection, row.doc_id) > row.ship_seq}
+        changed = self._connection.executemany(statement.sql, (statement.bind(list(row)) for row in rows)).rowcount
+        return set() if changed == len(rows) else self._newer(rows)
 
-    def _remove(self, connection: sqlite3.Connection, rows: Sequence[SinkRow]) -> set[str]:
-        for row in rows:
-            self._run(connection, "remove_document", doc_id=row.doc_id, ship_seq=row.ship_seq)
-        return {row.doc_id for row in rows if self._held(connection, row.doc_id) > row.ship_seq}
+    def _newer(self, rows: Sequence[SinkRow]) -> set[str]:
+        """Those of which something newer is there."""
+        return {row.doc_id for row in rows if self._run("is_newer", doc_id=row.doc_id, ship_seq=row.ship_seq)}
 
-    def _held(self, connection: sqlite3.Connection, doc_id: str) -> int:
-        """The `ship_seq` of the row that is there; -1 if none is."""
-        row = self._run(connection, "find_ship_seq", doc_id=doc_id).fetchone()
-        return -1 if row is None else int(row[0])
-
-    def _run(self, connection: sqlite3.Connection, name: str, **parameters: Any) -> sqlite3.Cursor:
-        statement = self._statements[name]
-        values = [parameters[parameter] for parameter in statement.parameters]
-        return connection.execute(statement.sql, statement.bind(values))
-
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            mode = "rwc" if self._create else "rw"
-            connection = sqlite3.connect(
-                f"file:{quote(self._path)}?mode={mode}",
-                uri=True,
-                timeout=self._timeout_s,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            try:
-                if self._create:
-                    self._run(connection, "create_sink_table")
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
-        return self._connection
-
-    def _translated(self, exc: Exception) -> AnalemmaError:
-        if not isinstance(exc, sqlite3.Error):
-            return Invalid("a value does not fit the database")
+    def _is_refusal(self, exc: Exception) -> bool:
         code = (getattr(exc, "sqlite_errorcode", None) or 0) & 0xFF
+        refusals = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_CONSTRAINT)
+        return code in refusals or not isinstance(exc, sqlite3.Error)
+
+    def _unavailable(self, exc: Exception) -> Unavailable:
         text = " ".join(str(exc).split())
-        if code in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_CONSTRAINT):
-            return Invalid(f"the database refuses a document: {text}")
         return Unavailable(f"{self._path}: {text}", hint="check the file, and the table's name and columns")
 
 
-class PostgresSinkTable:
+class PostgresSinkTable(SinkTable):
     """A table on a server."""
 
-    def __init__(self, url: str, quoted_table: str, *, create: bool, timeout_s: float) -> None:
+    def __init__(self, url: str, *table: Any, **options: Any) -> None:
         try:
             import psycopg
 
@@ -170,94 +201,39 @@ class PostgresSinkTable:
             from analemma.catalog.engine.postgres.pool import ArrayDumper
         except ModuleNotFoundError as exc:
             raise Unavailable("PostgreSQL needs psycopg", hint="pip install 'analemma[postgres]'") from exc
+        super().__init__(*table, **options)
         self._psycopg = psycopg
         self._arrays = ArrayDumper
         self._server = server_name(parse_url(url))
         self._url = url
-        self._statements = _load(POSTGRES, quoted_table)
-        self._create = create
-        self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self.errors = (psycopg.Error, UnicodeEncodeError)
 
-    def write(self, rows: Sequence[SinkRow], *, remove_deleted: bool) -> set[str]:
-        removed = [row for row in rows if row.body is None and remove_deleted]
-        written = [row for row in rows if row.body is not None or not remove_deleted]
-        stale: set[str] = set()
-        with self._lock, self._translating() as connection, connection.transaction():
-            if removed:
-                stale |= self._ids(connection, "remove_documents", documents=removed)
-            if written:
-                stale |= {row.doc_id for row in written} - self._ids(connection, "upsert_documents", documents=written)
-        return stale
+    def _open(self) -> Any:
+        connection = self._psycopg.connect(
+            self._url,
+            autocommit=True,
+            # The server may be behind a pooler that forgets prepared statements.
+            prepare_threshold=None,
+            connect_timeout=max(2, int(self._timeout_s)),
+        )
+        connection.adapters.register_dumper(Array, self._arrays)
+        return connection
 
-    def check(self) -> None:
-        with self._lock, self._translating() as connection:
-            self._ids(connection, "check_sink_table")
+    def _rows(self, sql: str, values: list[Any]) -> list[Any]:
+        with self._psycopg.RawCursor(self._connection) as cursor:
+            cursor.execute(sql.encode(), values)
+            return [] if cursor.description is None else cursor.fetchall()
 
-    def close(self) -> None:
-        with self._lock:
-            self._drop_connection()
+    def _remove(self, rows: Sequence[SinkRow]) -> set[str]:
+        return {row[0] for row in self._run("remove_documents", documents=rows)}
 
-    def _ids(self, connection: Any, name: str, **parameters: Any) -> set[str]:
-        statement = self._statements[name]
-        values = [parameters[parameter] for parameter in statement.parameters]
-        with self._psycopg.RawCursor(connection) as cursor:
-            return {row[0] for row in cursor.execute(statement.sql.encode(), statement.bind(values)).fetchall()}
+    def _upsert(self, rows: Sequence[SinkRow]) -> set[str]:
+        return {row.doc_id for row in rows} - {row[0] for row in self._run("upsert_documents", documents=rows)}
 
-    def _connected(self) -> Any:
-        if self._connection is None:
-            milliseconds = max(1, int(self._timeout_s * 1000))
-            connection = self._psycopg.connect(
-                self._url,
-                autocommit=True,
-                # The server may be behind a pooler that forgets prepared statements.
-                prepare_threshold=None,
-                connect_timeout=max(2, int(self._timeout_s)),
-            )
-            connection.adapters.register_dumper(Array, self._arrays)
-            try:
-                self._ids(connection, "set_timeouts", timeout=f"{milliseconds}ms")
-                if self._create:
-                    connection.execute(self._statements["create_sink_table"].sql.encode())
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
-        return self._connection
-
-    @contextlib.contextmanager
-    def _translating(self) -> Iterator[Any]:
-        """The connection inside a block; an error of the driver leaves it as one of ours."""
-        try:
-            connection = self._connected()
-        except self._psycopg.Error as exc:
-            # Also what making the table may meet, if another makes it too: none of it is about documents.
-            raise self._unavailable(exc) from exc
-        try:
-            yield connection
-        except (self._psycopg.Error, UnicodeEncodeError) as exc:
-            translated = self._translated(exc)
-            if not isinstance(translated, Invalid):
-                # Perhaps it ended, perhaps the table has changed: the next one begins with a new connection.
-                self._drop_connection()
-            raise translated from exc
-        except BaseException:
-            self._drop_connection()
-            raise
-
-    def _drop_connection(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _translated(self, exc: Exception) -> AnalemmaError:
-        state = getattr(exc, "sqlstate", None) or ""
+    def _is_refusal(self, exc: Exception) -> bool:
         refusals = (UnicodeEncodeError, self._psycopg.DataError, self._psycopg.IntegrityError)
         # Class 54: what is too large for a row or an index.
-        if isinstance(exc, refusals) or state.startswith("54"):
-            return Invalid(f"the database refuses a document: {_first_line(exc)}")
-        return self._unavailable(exc)
+        return isinstance(exc, refusals) or (getattr(exc, "sqlstate", None) or "").startswith("54")
 
     def _unavailable(self, exc: Exception) -> Unavailable:
         state = getattr(exc, "sqlstate", None)

@@ -1,29 +1,19 @@
--- set_timeouts [postgres] --
+-- set_timeouts --
 -- For this connection: how long a statement may take, and how long it may wait for others.
-SELECT set_config('statement_timeout', :timeout, false), set_config('lock_timeout', :timeout, false)
+[postgres] SELECT set_config('statement_timeout', :timeout, false), set_config('lock_timeout', :timeout, false)
 
--- create_sink_table [sqlite] --
+-- create_sink_table --
 -- Makes the table, with the guard beside each document.
 CREATE TABLE IF NOT EXISTS "sink_table" (
-    doc_id TEXT NOT NULL PRIMARY KEY,
-    ship_seq INTEGER NOT NULL,
-    tenant TEXT NOT NULL,
-    entity_key TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    deleted INTEGER NOT NULL,
-    body TEXT
-)
-
--- create_sink_table [postgres] --
--- Makes the table, with the guard beside each document.
-CREATE TABLE IF NOT EXISTS "sink_table" (
-    doc_id text COLLATE "C" PRIMARY KEY,
+[sqlite]     doc_id TEXT NOT NULL PRIMARY KEY,
+[postgres]     doc_id text COLLATE "C" PRIMARY KEY,
     ship_seq bigint NOT NULL,
     tenant text NOT NULL,
     entity_key text NOT NULL,
     version bigint NOT NULL,
     deleted boolean NOT NULL,
-    body jsonb
+[sqlite]     body TEXT
+[postgres]     body jsonb
 )
 
 -- upsert_document [sqlite] --
@@ -39,9 +29,9 @@ WHERE excluded.ship_seq >= held.ship_seq  -- guard: table.older.sqlite
 -- Deletes a document that is not newer than the delete.
 DELETE FROM "sink_table" WHERE doc_id = :doc_id AND ship_seq <= :ship_seq  -- guard: table.removed.sqlite
 
--- find_ship_seq [sqlite] --
--- What a document's guard is.
-SELECT ship_seq FROM "sink_table" WHERE doc_id = :doc_id
+-- is_newer [sqlite] --
+-- Whether something newer than this is there.
+SELECT 1 FROM "sink_table" WHERE doc_id = :doc_id AND ship_seq > :ship_seq
 
 -- upsert_documents [postgres] --
 -- Writes what is not older than what is there; gives back the ids that were written. In the order of ids, so that two
@@ -69,10 +59,6 @@ WITH given AS MATERIALIZED (
 )
 SELECT doc_id FROM found WHERE is_newer
 
--- check_sink_table [sqlite] --
+-- check_sink_table --
 -- Fails unless the table has the columns; finds nothing.
-SELECT doc_id, ship_seq, tenant, entity_key, version, deleted, body FROM "sink_table" WHERE 0
-
--- check_sink_table [postgres] --
--- Fails unless the table has the columns; finds nothing.
-SELECT doc_id, ship_seq, tenant, entity_key, version, deleted, body FROM "sink_table" WHERE false
+SELECT doc_id, ship_seq, tenant, entity_key, version, deleted, body FROM "sink_table" WHERE 1 = 0
