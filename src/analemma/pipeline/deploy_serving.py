@@ -12,9 +12,9 @@ from analemma.catalog.entities.deploys import (
     DeployState,
     HeldEntity,
     SinkRow,
+    advance,
     hold_entities,
     hold_waiting_deploys,
-    move,
     plan_cutover,
 )
 from analemma.catalog.entities.entities import has_dependants
@@ -53,7 +53,7 @@ def serve(
 
 def fail(tx: Transaction, deploy: DeployRow, error: DeployError, *, now_us: int) -> DeployRow | None:
     """Fail a deploy; None if it is no longer where it was."""
-    return move(tx, deploy, DeployState.FAILED, now_us=now_us, reason=str(error), error=format_error(error))
+    return advance(tx, deploy, DeployState.FAILED, now_us=now_us, reason=str(error), error=format_error(error))
 
 
 class DeployAnswers:
@@ -96,7 +96,7 @@ class DeployAnswers:
         assert deploy.report is not None
         report = parse_report(deploy.report)
         planned = plan_cutover(tx, deploy.entity, held, deploy.version, [each.type for each in report.slices])
-        move(
+        advance(
             tx,
             deploy,
             DeployState.DONE,

@@ -22,15 +22,14 @@ from analemma.catalog.entities.deploys import (
     advance,
     as_deploy,
     find_deploys,
-    find_event,
     hold_entity,
-    move,
     plan_cutover,
 )
 from analemma.catalog.entities.entities import find_entity
 from analemma.catalog.entities.raws import Fate, Written
 from analemma.catalog.leases import LeaseLost
 from analemma.catalog.names import check_part
+from analemma.catalog.outbox.admin import find_event
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
@@ -188,7 +187,7 @@ class DeployWorkflow:
     def _replay(self, deploy: DeployRow, event: str) -> DeployRow:
         now_us, attempt = self._context.clock.now_us(), deploy.attempt + 1
         queued = self._context.engine.write(
-            lambda tx: move(tx, deploy, DeployState.QUEUED, now_us=now_us, attempt=attempt, event=event, error=None)
+            lambda tx: advance(tx, deploy, DeployState.QUEUED, now_us=now_us, attempt=attempt, event=event, error=None)
         )
         return queued or self._again(deploy)
 
@@ -295,7 +294,7 @@ class DeployWorkflow:
 
     def _begin(self, deploy: DeployRow) -> DeployRow:
         now_us = self._context.clock.now_us()
-        begun = self._context.engine.write(lambda tx: move(tx, deploy, DeployState.RUNNING, now_us=now_us))
+        begun = self._context.engine.write(lambda tx: advance(tx, deploy, DeployState.RUNNING, now_us=now_us))
         hit(BEGUN)
         return begun or self._again(deploy)
 
@@ -363,7 +362,8 @@ class DeployWorkflow:
         moved = advance(
             tx,
             deploy,
-            [DeployState.READY, DeployState.SINKING if asked else DeployState.DONE],
+            DeployState.READY,
+            DeployState.SINKING if asked else DeployState.DONE,
             now_us=now_us,
             reason="superseded" if not asked and planned is not None and not planned.served else None,
             asked=asked,

@@ -13,19 +13,18 @@ from analemma.catalog.entities.deploys import (
     DeployRow,
     DeployState,
     SinkRow,
+    advance,
     as_deploy,
     check_transition,
     drop_old_deploys,
     find_deploys,
-    find_event,
     hold_entity,
     hold_waiting_deploys,
     lanes_left,
-    move,
 )
 from analemma.catalog.entities.entities import EntityPlace, find_entity
 from analemma.catalog.leases import database_clock
-from analemma.catalog.outbox.admin import channel_states, revive_event
+from analemma.catalog.outbox.admin import channel_states, find_event, revive_event
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import TenantId
 from analemma.context import StoreContext
@@ -177,7 +176,7 @@ class Deploys:
             event = find_event(tx, row.tenant, row.event)
             revived = event is not None and event.is_dead and revive_event(tx, event.lane, event.seq, now_us=now_us)
             name = row.event if revived else self._events.new_id()
-            moved = move(tx, row, DeployState.QUEUED, now_us=now_us, attempt=row.attempt + 1, event=name, error=None)
+            moved = advance(tx, row, DeployState.QUEUED, now_us=now_us, attempt=row.attempt + 1, event=name, error=None)
             if moved is None:
                 raise Conflict(f"deploy {id} is being retried by somebody else", hint="see what becomes of it")
             if not revived:
@@ -262,10 +261,10 @@ class Deploys:
             if event is None:
                 return DeployError("unavailable", f"its event {row.event} is gone")
             if event.is_dead:
-                return DeployError("unavailable", f"its event {row.event} was given up on: {event.reason}")
+                return DeployError("unavailable", f"its event {row.event} was given up on: {event.failure_reason}")
             if event.processed_at_us is not None:
                 # Whoever handles it moves the deploy in the same transaction: somebody discarded it.
-                return DeployError("unavailable", f"its event {row.event} ended without it: {event.reason}")
+                return DeployError("unavailable", f"its event {row.event} ended without it: {event.failure_reason}")
             return None
         key = _key(row)
         waiting = {ship_lane(key, each.rule): each for each in self._sinks(row, source) if each.state == "WAITING"}
@@ -323,7 +322,7 @@ class Deploys:
         if lane.parked and lane.first != row.event:
             return f"the dead letter {lane.first} of the same entity to be replayed or discarded: {lane.reason}"
         if event.status == "FAILED":
-            return f"another try, after {event.attempts}: {event.reason}"
+            return f"another try, after {event.attempts}: {event.failure_reason}"
         return "a worker" if row.state is DeployState.QUEUED else "whoever compiles it, or a worker that goes on"
 
 

@@ -12,7 +12,6 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Statements, Transaction
-from analemma.catalog.outbox.lanes import LaneKey
 from analemma.catalog.port import TenantId
 from analemma.errors import Conflict, Internal
 from analemma.failpoints import declare, hit
@@ -149,27 +148,19 @@ def find_deploys(source: Statements, tenant: TenantId | None, id: str) -> list[D
     return source.rows(as_deploy, "deploy_by_id", tenant=tenant, id=id)
 
 
-def move(
-    tx: Transaction, deploy: DeployRow, state: DeployState, *, now_us: int, reason: str | None = None, **changes: Any
-) -> DeployRow | None:
-    """Move a deploy to another state, with what else changes of its row; as it is then, or None and nothing is written
-    if it is no longer where it was. Conflict for a transition that there is not."""
-    return advance(tx, deploy, [state], now_us=now_us, reason=reason, **changes)
-
-
 def advance(
     tx: Transaction,
     deploy: DeployRow,
-    states: Sequence[DeployState],
-    *,
+    *states: DeployState,
     now_us: int,
     reason: str | None = None,
     asked: Sequence[str] | None = None,
     **changes: Any,
 ) -> DeployRow | None:
-    """Move a deploy through states at once, as `move` does; the reason is of the last one. With `asked`, these sink
-    rules are waited for from now on, to take what has the deploy's ship_seq, and of an earlier attempt only those that
-    have answered are kept."""
+    """Move a deploy through these states at once, with what else changes of its row; as it is then, or None and nothing
+    is written if it is no longer where it was. Conflict for a transition that there is not. The reason is of the last
+    one. With `asked`, these sink rules are waited for from now on, to take what has the deploy's ship_seq, and of an
+    earlier attempt only those that have answered are kept."""
     steps = _steps(deploy.state, states, reason)
     finished = now_us if states[-1].is_over else None
     after = deploy._replace(state=states[-1], updated_at_us=now_us, finished_at_us=finished, **changes)
@@ -203,29 +194,6 @@ class LaneLeft(NamedTuple):
     """When it is tried again, if it failed."""
 
 
-class DeployEvent(NamedTuple):
-    """What became of the event that has a deploy compiled."""
-
-    status: str
-    processed_at_us: int | None
-    reason: str | None
-    aggregate_type: str
-    aggregate_id: str
-    seq: int
-    attempts: int
-    tenant: TenantId
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether it was given up on, and nobody has done anything about that."""
-        return self.status == "DEAD" and self.processed_at_us is None
-
-    @property
-    def lane(self) -> LaneKey:
-        """Where it is."""
-        return LaneKey(self.tenant, self.aggregate_type, self.aggregate_id)
-
-
 NO_LANE = LaneLeft(False, False, None, None)
 
 
@@ -236,11 +204,6 @@ def lanes_left(
     rows = source.all("lanes_left", tenant=tenant, aggregatetype=aggregate_type, ids=ids)
     found = {row[0]: LaneLeft(bool(row[1]), bool(row[2]), *row[3:]) for row in rows}
     return {id: found.get(id, NO_LANE) for id in ids}
-
-
-def find_event(source: Statements, tenant: TenantId, id: str) -> DeployEvent | None:
-    """The event of this id; None if housekeeping deleted it."""
-    return source.row(DeployEvent, "deploy_event", tenant=tenant, id=id)
 
 
 def drop_old_deploys(engine: Engine, *, before_us: int) -> int:

@@ -56,6 +56,11 @@ class OutboxEntry(NamedTuple):
         return LaneKey(self.tenant_number, self.aggregate_type, self.aggregate_id)
 
     @property
+    def is_dead(self) -> bool:
+        """Whether it was given up on, and nobody has done anything about that."""
+        return self.status == "DEAD" and self.processed_at_us is None
+
+    @property
     def discarded(self) -> bool:
         """Given up, by a person or for a newer version; its aggregate went on without it."""
         return self.status == "DEAD" and self.processed_at_us is not None
@@ -92,6 +97,11 @@ def stopped_events(
     keys."""
     place = {"after_tenant": after.tenant, "after_type": after.aggregate_type, "after_id": after.aggregate_id}
     return source.rows(OutboxEntry, statement, **chosen._asdict(), **place, limit=limit)
+
+
+def find_event(source: Statements, tenant: TenantId, id: str) -> OutboxEntry | None:
+    """The event of this id; None if housekeeping deleted it."""
+    return source.row(OutboxEntry, "outbox_event", tenant=tenant, id=id)
 
 
 def revive_event(tx: Transaction, lane: LaneKey, seq: int, *, now_us: int) -> bool:

@@ -40,12 +40,6 @@ ORDER BY finished_at LIMIT :limit
 SELECT type, max(version), max(revision) > 1 FROM slice
 WHERE entity = :entity AND version >= :since AND version <= :version GROUP BY type
 
--- deploy_event --
--- What became of the event that has a deploy compiled: whether it is dead and stops its lane, and where it is.
-SELECT outbox.status, outbox.processed_at, outbox.failure_reason, outbox.aggregatetype, outbox.aggregateid, outbox.seq, outbox.attempts,
-       outbox.tenant
-FROM outbox WHERE outbox.tenant = :tenant AND outbox.id = :id
-
 -- add_deploy --
 -- A new deploy; no row back means that its idempotency key is taken.
 INSERT INTO deploy
