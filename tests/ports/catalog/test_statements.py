@@ -12,12 +12,19 @@ import pytest
 
 import analemma
 from analemma.errors import Unavailable
-from tests.ports.entry_points.catalog import BASELINE, POSTGRES, SQLITE, STEPS, migrations, names
+from tests.ports.entry_points.catalog import BASELINE, POSTGRES, SQLITE, Statement, migrations, names
 from tests.raw_rows import connect
 from tests.stores import Store
 
 FUNCTIONS = "SELECT proname FROM pg_proc WHERE proname LIKE 'analemma_do_%'"
 LOST = f"{FUNCTIONS} AND proname LIKE 'analemma_do_append_record_%'"
+
+
+def steps() -> list[Statement]:
+    """The statements of all procedures, as SQLite takes them."""
+    every = SQLITE.every_procedure().items()
+    named = [(f"{name}.{n}", step.sql) for name, each in every for n, step in enumerate(each.steps)]
+    return [SQLITE.translate(sql, name) for name, sql in named if sql]
 
 
 def test_migrations_are_numbered_from_the_baseline_on() -> None:
@@ -42,9 +49,7 @@ def test_sqlite_understands_every_statement(migrated_directory: Path) -> None:
 def test_sqlite_counts_what_statements_change() -> None:
     """Python's driver counts rows for those that begin with what they do, and for no others."""
     texts = {name: SQLITE.statements[name].sql for name in SQLITE.every_statement()}
-    texts |= {
-        f"{name}.{n}": sql for name in SQLITE.every_procedure() for n, (sql, _) in enumerate(STEPS[name].statements())
-    }
+    texts |= {step.name: step.sql for step in steps()}
     writes = re.compile(r"\b(INSERT|REPLACE) INTO\b|\bUPDATE \w+ (AS \w+ )?SET\b|\bDELETE FROM\b")
     first = re.compile(r"\s*(INSERT|REPLACE|UPDATE|DELETE)\b")
     assert [name for name, sql in texts.items() if writes.search(sql) and not first.match(sql)] == []
@@ -52,9 +57,8 @@ def test_sqlite_counts_what_statements_change() -> None:
 
 def test_sqlite_understands_every_step_of_every_procedure(migrated_directory: Path) -> None:
     with closing(sqlite3.connect(migrated_directory / "catalog.db")) as connection:
-        for name in SQLITE.every_procedure():
-            for sql, values in STEPS[name].statements():
-                assert connection.execute(f"EXPLAIN {sql}", [None] * values).fetchall(), (name, sql)
+        for step in steps():
+            assert connection.execute(f"EXPLAIN {step.sql}", [None] * len(step.places)).fetchall(), step
 
 
 def test_functions_that_two_newer_releases_do_not_use_are_dropped(migrated_url: str) -> None:

@@ -14,8 +14,8 @@ from analemma.catalog.engine.schema import older_migrations as older_migrations
 from analemma.catalog.engine.sql import POSTGRES as POSTGRES
 from analemma.catalog.engine.sql import SQLITE as SQLITE
 from analemma.catalog.engine.sql import Sql as Sql
+from analemma.catalog.engine.sql import Statement as Statement
 from analemma.catalog.engine.sqlite.engine import SqliteEngine as SqliteEngine
-from analemma.catalog.engine.sqlite.transaction import STEPS as STEPS
 from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.kernel.versions import BranchStart as BranchStart
 from analemma.catalog.opening import open_catalog as open_catalog

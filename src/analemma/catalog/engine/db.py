@@ -89,7 +89,7 @@ class Transaction(Statements):
     def script(self, sql: str, /) -> None:
         """Run a script of the schema: several statements, no parameters."""
 
-    def _bound(self, name: str, parameters: dict[str, Any]) -> tuple[Statement, list[Any]]:
+    def _bound(self, name: str, parameters: dict[str, Any]) -> tuple[Statement, Sequence[Any]]:
         """A statement that is about to run, if there is one, and what the driver takes for its parameters."""
         statement = self._sql.statements[name]
         if not statement.sql:

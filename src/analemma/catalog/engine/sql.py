@@ -104,7 +104,7 @@ class Statement:
         """Which parameter stands at each placeholder."""
         return range(len(self.parameters)) if self.binds is None else [place for place, _ in self.binds]
 
-    def bind(self, values: list[Any]) -> list[Any]:
+    def bind(self, values: Sequence[Any]) -> Sequence[Any]:
         """The values of the parameters as the driver takes them."""
         if self.binds is None:
             return values

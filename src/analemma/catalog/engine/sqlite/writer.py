@@ -23,12 +23,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.engine.sqlite.errors import translate_commit
-from analemma.catalog.engine.sqlite.transaction import SqliteTransaction
 from analemma.errors import AnalemmaError, Internal, OutcomeUnknown, Timeout, Unavailable
+
+if TYPE_CHECKING:
+    from analemma.catalog.engine.sqlite.engine import SqliteTransaction
 
 Result = TypeVar("Result")
 
