@@ -90,12 +90,11 @@ class _Batch:
 class _Request:
     """One thread's wish to write, and what came of it."""
 
-    __slots__ = ("batch", "deadline", "error", "left", "line", "move", "result", "thread", "woken")
+    __slots__ = ("batch", "deadline", "error", "left", "move", "result", "thread", "woken")
 
-    def __init__(self, line: deque[_Request], move: Callable[[Any], Any], timeout_s: float) -> None:
-        self.line = line
-        """Where it waits: with those whom whoever has the turn takes along, or with those who want it to themselves."""
+    def __init__(self, timeout_s: float, move: Any = None) -> None:
         self.move = move
+        """What whoever has the turn does for it; None: it wants the turn to itself."""
         self.thread = threading.get_ident()
         self.deadline = time.monotonic() + timeout_s
         self.batch: _Batch | None = None
@@ -137,7 +136,6 @@ class SqliteWriter:
         self._turn = threading.RLock()
         """Not for its depth, but because it knows its thread: whoever does not have it may try to release it."""
         self._waiting: deque[_Request] = deque()
-        self._waiting_alone: deque[_Request] = deque()
         self._leading: _Request | None = None
         """That of the thread whose turn it is."""
         self._begun = False
@@ -162,7 +160,7 @@ class SqliteWriter:
     def write(self, move: Callable[[Transaction], Result], *, durable: bool) -> Result:
         """Run `move` in a transaction, perhaps together with others; return when it is as durable as all are or, with
         `durable`, on the disk."""
-        request = _Request(self._waiting, move, self._timeout_s)
+        request = _Request(self._timeout_s, move)
         self._in_turn(request, self._lead)
         if request.error is not None:
             raise request.error
@@ -186,7 +184,7 @@ class SqliteWriter:
                 self._tx.control("temporary_in_memory")
             self._tx.control("truncate_log")
 
-        self._in_turn(_Request(self._waiting_alone, act, self._timeout_s), act)
+        self._in_turn(_Request(self._timeout_s), act)
 
     def close(self) -> None:
         """Wait for whoever is writing, then refuse."""
@@ -194,7 +192,7 @@ class SqliteWriter:
         def act(_: _Request) -> None:
             self._closed = True
 
-        self._in_turn(_Request(self._waiting_alone, act, threading.TIMEOUT_MAX), act)
+        self._in_turn(_Request(threading.TIMEOUT_MAX), act)
 
     def let_go(self) -> None:
         """Close what is open, once it is closed."""
@@ -210,7 +208,7 @@ class SqliteWriter:
         """In a forked child: touch nothing that the parent's threads may have been at; the connection, to be kept."""
         self._closed = True
         self._lock.close()
-        self._turn, self._waiting, self._waiting_alone = threading.RLock(), deque(), deque()
+        self._turn, self._waiting = threading.RLock(), deque()
         self._leading, self._begun = None, False
         return self._tx.abandon()
 
@@ -230,28 +228,33 @@ class SqliteWriter:
         leading = self._leading
         if leading is not None and leading.thread == request.thread:
             raise Internal("a write was started inside another write", hint="use the transaction it was given")
-        request.line.append(request)
-        while not self._turn.acquire(blocking=False):
+        alone = request.move is None
+        if not alone:
+            self._waiting.append(request)
+        # Whom nobody takes along, nobody wakes either.
+        while not self._turn.acquire(alone, LOOK_AGAIN_S if alone else -1):
             left_s = request.deadline - time.monotonic()
             # guard: turn.timeout
             if left_s <= 0 and self._gives_up(request):
                 raise Timeout(
                     "other threads of this process kept the catalog busy", hint="make their transactions shorter"
                 )
+            if alone:
+                continue
             request.woken.acquire(timeout=min(left_s, LOOK_AGAIN_S) if left_s > 0 else LOOK_AGAIN_S)
             batch = request.batch
             # In line it is still to be run, whoever began to take it along; out of it, it is known who did.
             # guard: turn.batch
-            if batch is not None and batch.is_over and request not in request.line and request.batch is batch:
+            if batch is not None and batch.is_over and request not in self._waiting and request.batch is batch:
                 return
         self._leading = request
 
     def _gives_up(self, request: _Request) -> bool:
         """Leave the line; False if somebody has taken it along: to leave then would leave its outcome unknown."""
         try:
-            request.line.remove(request)
+            self._waiting.remove(request)
         except ValueError:
-            return False
+            return request.move is None
         return True
 
     def _leave(self, request: _Request) -> None:
@@ -261,16 +264,15 @@ class SqliteWriter:
         if self._leading is request:
             self._end()
             self._leading = None
-        if request.line:
+        if self._waiting:
             self._gives_up(request)
         try:
             self._turn.release()
         except RuntimeError:
             pass  # It is another's, or nobody's.
         else:
-            for line in (self._waiting_alone, self._waiting):
-                for first in tuple(line)[:1]:
-                    first.wake()
+            for first in tuple(self._waiting)[:1]:
+                first.wake()
         request.left = True
 
     def _lead(self, own: _Request) -> None:
@@ -389,11 +391,9 @@ class SqliteWriter:
         """Have the file keep a write-ahead log."""
         if os.path.getsize(database) > 0:
             # In that mode already, as a rule, and then nothing is written: no need to wait for whoever is writing.
-            try:
+            with suppress(Unavailable):
                 self._tx.control("use_wal")
                 return
-            except Unavailable:
-                pass
         # Several processes may create the file at the same moment, and changing the mode does not wait while others so
         # much as look at it.
         self._lock.acquire(time.monotonic() + self._timeout_s)
