@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from analemma.catalog.engine.arrays import blobs, integers
+from analemma.catalog.engine.db import blobs, integers
 from analemma.catalog.engine.postgres.engine import PostgresEngine
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.catalog.opening import open_catalog

@@ -2,8 +2,9 @@
 
 from analemma import App
 from analemma.blocks import ownership
+from analemma.catalog.engine.db import Statement as Statement
 from analemma.catalog.engine.db import Transaction as Transaction
-from analemma.catalog.engine.postgres.names import names as names
+from analemma.catalog.engine.postgres.engine import names as names
 from analemma.catalog.engine.postgres.pool import LONGEST_IDLE_S as LONGEST_IDLE_S
 from analemma.catalog.engine.postgres.pool import PostgresPool
 from analemma.catalog.engine.schema import BASELINE as BASELINE
@@ -14,7 +15,6 @@ from analemma.catalog.engine.schema import older_migrations as older_migrations
 from analemma.catalog.engine.sql import POSTGRES as POSTGRES
 from analemma.catalog.engine.sql import SQLITE as SQLITE
 from analemma.catalog.engine.sql import Sql as Sql
-from analemma.catalog.engine.sql import Statement as Statement
 from analemma.catalog.engine.sqlite.engine import SqliteEngine as SqliteEngine
 from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.kernel.versions import BranchStart as BranchStart

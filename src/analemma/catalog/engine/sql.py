@@ -22,17 +22,14 @@ Between the statements stand procedures, which begin with their parameters in pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
-import orjson
-
-from analemma.catalog.engine.arrays import as_array
+from analemma.catalog.engine.db import JOINED, Convert, Statement, as_array, as_json
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, parse_procedure
-from analemma.errors import Corrupt, Internal, Invalid
+from analemma.errors import Internal
 from analemma.failpoints import STEPS
 
 Dialect = Literal["sqlite", "postgres"]
@@ -51,10 +48,9 @@ _OWN = re.compile(r"^\[(\w+)\] ?(.*\n?)", re.MULTILINE)
 TOKEN = re.compile(
     r"""(?P<text>'(?:[^']|'')*')
     | (?P<comment>\s*--[^\n]*)
-    | =\ ANY\ \(:(?P<list>[a-z_][a-z0-9_]*)::(?P<kind>bigint|text|bytea)\[\]\)
+    | (?P<any>=\ ANY\ \()?:(?P<list>[a-z_][a-z0-9_]*)::(?P<kind>bigint|text|bytea)\[\](?(any)\))
     | \brows\(:(?P<rows>[a-z_][a-z0-9_]*)\)(?P<ordinality>\s+WITH\ ORDINALITY)?
       \s+AS\ (?P<alias>\w+)\s+\((?P<columns>[^)]*)\)
-    | :(?P<array>[a-z_][a-z0-9_]*)::(?P<elements>bigint|text|bytea)\[\]
     | (?P<cast>::[a-z]+(?:\[\])?)
     | (?P<lock>\s+FOR\ (?:NO\ KEY\ UPDATE|KEY\ SHARE|UPDATE|SHARE)(?:\ OF\ [a-z_]+)?(?:\ SKIP\ LOCKED)?\b)
     | (?P<now>\(SELECT\ analemma_now\(\)\)|\banalemma_now\(\))
@@ -81,34 +77,9 @@ _ON_SQLITE = {
     "bytes": "blob",
     "no": "DEFAULT 0",
 }
-_PARAMETER = ("list", "rows", "array", "name")
+_PARAMETER = ("list", "rows", "name")
 """The groups of a token that name a parameter."""
-Convert = Callable[[Any], Any]
 Made = TypeVar("Made")
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One statement, ready for its driver."""
-
-    name: str
-    sql: str
-    parameters: tuple[str, ...]
-    """Each parameter once, in the order in which the SQL first names it: also the order of a row in `execute_many`."""
-    binds: tuple[tuple[int, Convert | None], ...] | None
-    """Where the driver wants other values than the parameters as they are: which one stands at each placeholder, and
-    what is made of it."""
-
-    @property
-    def places(self) -> Sequence[int]:
-        """Which parameter stands at each placeholder."""
-        return range(len(self.parameters)) if self.binds is None else [place for place, _ in self.binds]
-
-    def bind(self, values: Sequence[Any]) -> Sequence[Any]:
-        """The values of the parameters as the driver takes them."""
-        if self.binds is None:
-            return values
-        return [values[place] if convert is None else convert(values[place]) for place, convert in self.binds]
 
 
 class Lazy(dict[str, Made]):
@@ -226,7 +197,7 @@ class _Translation:
         self.binds: list[tuple[int, Convert | None]] = []
         self._numbers: dict[tuple[str, int | None], int] = {}
         found = list(TOKEN.finditer(sql))
-        self._lists = {each["list"] or each["array"]: each["kind"] or each["elements"] for each in found}
+        self._lists = {each["list"]: each["kind"] for each in found}
         """The type of the elements of each parameter that is a list somewhere."""
 
     def for_postgres(self, found: re.Match[str]) -> str:
@@ -247,7 +218,7 @@ class _Translation:
         if kind is None:
             return self._number(parameter, None)
         array = f"{self._number(parameter, partial(as_array, kind, None))}::{kind}[]"
-        return f"= ANY ({array})" if found["list"] else array
+        return f"= ANY ({array})" if found["any"] else array
 
     def for_sqlite(self, found: re.Match[str]) -> str:
         if found["cast"] or found["lock"]:
@@ -258,7 +229,7 @@ class _Translation:
         if parameter is None:
             return found[0]
         if found["rows"]:
-            self._bind(parameter, _json)
+            self._bind(parameter, as_json)
             columns = _columns(found)
             picked = (
                 [f"json_extract(value, '$[{at}]')" for at in range(len(columns))] if len(columns) > 1 else ["value"]
@@ -266,11 +237,11 @@ class _Translation:
             values = [f"{value} AS {column}" for value, (column, _) in zip(picked, columns, strict=True)]
             values += [f"key + 1 AS {column}" for column in _ordinal(found)]
             return f"(SELECT {', '.join(values)} FROM json_each(?)) AS {found['alias']}"  # noqa: S608 (our own text)
-        if found["list"] and found["kind"] == "bytea":
-            self._bind(parameter, _joined, _width, _width, _places)
+        if found["any"] and found["kind"] == "bytea":
+            self._bind(parameter, *JOINED)
             return "IN (SELECT substr(?, key * ? + 1, ?) FROM json_each(?))"
-        self._bind(parameter, _json if parameter in self._lists else None)
-        return "IN (SELECT value FROM json_each(?))" if found["list"] else "?"
+        self._bind(parameter, as_json if parameter in self._lists else None)
+        return "IN (SELECT value FROM json_each(?))" if found["any"] else "?"
 
     def _number(self, parameter: str, convert: Convert | None, column: int | None = None) -> str:
         if (parameter, column) not in self._numbers:
@@ -298,38 +269,6 @@ def _columns(found: re.Match[str]) -> list[tuple[str, str]]:
 def _ordinal(found: re.Match[str]) -> list[str]:
     """The name of the column that counts."""
     return [found["columns"].split(",")[-1].strip()] if found["ordinality"] else []
-
-
-def _json(values: Sequence[Any] | None) -> str | None:
-    """A list of numbers or texts, or of rows of them."""
-    try:
-        return None if values is None else orjson.dumps(list(values)).decode()
-    except TypeError as exc:
-        raise Invalid(
-            "a value does not fit the database", hint="integers are 64 bits and text is valid Unicode"
-        ) from exc
-
-
-def _joined(values: Sequence[bytes]) -> bytes:
-    """JSON has no bytes: one value with all ids, one after the other, and a list of as many places."""
-    together = b"".join(values)
-    if len(together) != _width(values) * len(values):
-        # Ids from outside are checked where they come in, so some row has one that was cut or made longer.
-        raise Corrupt(
-            f"an id of {_width(values)} bytes stands among others of another length: a row of the catalog is damaged",
-            hint="run verify, which names the row; restore the catalog from a backup",
-        )
-    return together
-
-
-def _width(values: Sequence[bytes]) -> int:
-    """The length of each id."""
-    return len(values[0]) if values else 0
-
-
-def _places(values: Sequence[bytes]) -> str:
-    """One for each id. Counting them up takes a third of the time that a recursion does."""
-    return f"[{','.join('0' * len(values))}]"
 
 
 def _by_name(blocks: Iterator[_Block]) -> dict[str, _Block]:

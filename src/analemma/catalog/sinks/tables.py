@@ -15,8 +15,8 @@ from importlib import resources
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from analemma.catalog.engine.arrays import Array
-from analemma.catalog.engine.sql import POSTGRES, SQLITE, Sql, Statement
+from analemma.catalog.engine.db import Array, Statement
+from analemma.catalog.engine.sql import POSTGRES, SQLITE, Sql
 from analemma.errors import Invalid, Unavailable
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -197,8 +197,7 @@ class PostgresSinkTable(SinkTable):
         try:
             import psycopg
 
-            from analemma.catalog.engine.postgres.names import parse_url, server_name
-            from analemma.catalog.engine.postgres.pool import ArrayDumper
+            from analemma.catalog.engine.postgres.pool import ArrayDumper, parse_url, server_name
         except ModuleNotFoundError as exc:
             raise Unavailable("PostgreSQL needs psycopg", hint="pip install 'analemma[postgres]'") from exc
         super().__init__(*table, **options)

@@ -6,6 +6,7 @@ import re
 
 import psycopg
 
+from analemma.catalog.engine.db import does_not_fit
 from analemma.catalog.engine.postgres import functions
 from analemma.catalog.engine.procedures import Refused
 from analemma.errors import (
@@ -19,9 +20,6 @@ from analemma.errors import (
     Timeout,
     Unavailable,
 )
-
-RETRY_STATES = frozenset({"40001", "40P01"})
-"""Serialization failure, deadlock: the transaction is rolled back and may simply be run again."""
 
 # Connection failures carry no SQLSTATE, only libpq's text; the first expression found decides.
 _CONNECTING = (
@@ -77,17 +75,51 @@ def translate_connecting(exc: Exception, server: str) -> AnalemmaError:
 
 FAILURES = (psycopg.Error, OverflowError, UnicodeEncodeError)
 """What a statement may fail with."""
+_KEPT_ASKING = (Unavailable, "PostgreSQL kept asking to retry the transaction", "try again")
+"""Serialization failure, deadlock: the transaction is rolled back and may simply be run again."""
+_INCOMPLETE = (Unavailable, "the database schema is incomplete: {text}", "run `analemma migrate`")
+_DAMAGED = (Corrupt, "PostgreSQL reports damaged data: {text}", "restore it from a backup")
+_WENT_AWAY = (Unavailable, "PostgreSQL at {server} went away", "try again when it is back")
+_REFUSED = (Internal, "PostgreSQL refused a statement: {text}", None)
+_BY_STATE: dict[str, tuple[type[AnalemmaError], str, str | None]] = {
+    "23505": (Conflict, "a row with this key exists already: {constraint}", "reload, then decide again"),
+    "25006": (Unavailable, "PostgreSQL at {server} is read-only", "connect to the primary server"),
+    "25P03": (Unavailable, "PostgreSQL ended a transaction that waited too long for its next", "try again"),
+    "40001": _KEPT_ASKING,
+    "40P01": _KEPT_ASKING,
+    "42501": (Unavailable, "PostgreSQL denies access: {text}", "grant this user the rights on the schema"),
+    "42P01": _INCOMPLETE,
+    "42703": _INCOMPLETE,
+    "42883": _INCOMPLETE,
+    "54000": (Limit, "a value is too long for a PostgreSQL index: {text}", "use shorter names"),
+    "55P03": (Timeout, "a lock in PostgreSQL did not become free in time", "try again"),
+    "57014": (Timeout, "PostgreSQL cancelled a statement that ran too long", "raise the statement timeout"),
+    "XX001": _DAMAGED,
+    "XX002": _DAMAGED,
+    "08": _WENT_AWAY,
+    "22": (Invalid, "a value does not fit the database: {text}", "integers are 64 bits, text has no NUL"),
+    "53": (Unavailable, "PostgreSQL is out of resources: {text}", "free disk space, memory or connections"),
+    "57": _WENT_AWAY,
+}
+"""What to raise, what it says, and what to do: by the SQLSTATE, or else by its class."""
 
 
 def translate(exc: Exception, server: str) -> AnalemmaError:
     """The error to raise `from exc`, which is one of the failures of a statement."""
     if not isinstance(exc, psycopg.Error):
-        return Invalid("a value does not fit the database", hint="integers are 64 bits and text is valid Unicode")
-    if exc.sqlstate is None and isinstance(exc, psycopg.DataError):
-        return _by_state(exc, "22", server)
-    if exc.sqlstate is None and isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return does_not_fit()
+    state = exc.sqlstate
+    if state is None and isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)):
         return Unavailable(f"the connection to PostgreSQL at {server} was lost", hint="try again")
-    return _by_state(exc, exc.sqlstate or "", server)
+    if state is None:
+        state = "22" if isinstance(exc, psycopg.DataError) else ""
+    if state == functions.REFUSED_STATE:
+        detail = exc.diag.message_detail
+        return Refused(exc.diag.message_primary or "", None if detail is None else int(detail))
+    constraint = exc.diag.constraint_name
+    kind, message, hint = said = _BY_STATE.get(state) or _BY_STATE.get(state[:2], _REFUSED)
+    facts = {"retry": True} if said is _KEPT_ASKING else {"constraint": constraint} if kind is Conflict else {}
+    return kind(message.format(server=server, constraint=constraint, text=_one_line(exc)), hint=hint, **facts)
 
 
 class ConnectionDropped(Unavailable):
@@ -99,46 +131,6 @@ def outcome_unknown(server: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"the connection to PostgreSQL at {server} was lost while committing", hint="read back, then decide"
     )
-
-
-def _by_state(exc: psycopg.Error, state: str, server: str) -> AnalemmaError:
-    text = _one_line(exc)
-    if state in RETRY_STATES:
-        return Unavailable("PostgreSQL kept asking to retry the transaction", hint="try again", retry=True)
-    if state == "23505":
-        constraint = exc.diag.constraint_name
-        return Conflict(
-            f"a row with this key exists already: {constraint}", hint="reload, then decide again", constraint=constraint
-        )
-    match state:
-        case functions.REFUSED_STATE:
-            detail = exc.diag.message_detail
-            return Refused(exc.diag.message_primary or "", None if detail is None else int(detail))
-        case "57014":
-            return Timeout("PostgreSQL cancelled a statement that ran too long", hint="raise the statement timeout")
-        case "55P03":
-            return Timeout("a lock in PostgreSQL did not become free in time", hint="try again")
-        case "25P03":
-            return Unavailable("PostgreSQL ended a transaction that waited too long for its next", hint="try again")
-        case "25006":
-            return Unavailable(f"PostgreSQL at {server} is read-only", hint="connect to the primary server")
-        case "42501":
-            return Unavailable(f"PostgreSQL denies access: {text}", hint="grant this user the rights on the schema")
-        case "42P01" | "42703" | "42883":
-            return Unavailable(f"the database schema is incomplete: {text}", hint="run `analemma migrate`")
-        case "54000":
-            return Limit(f"a value is too long for a PostgreSQL index: {text}", hint="use shorter names")
-        case "XX001" | "XX002":
-            return Corrupt(f"PostgreSQL reports damaged data: {text}", hint="restore it from a backup")
-    match state[:2]:
-        case "53":
-            return Unavailable(f"PostgreSQL is out of resources: {text}", hint="free disk space, memory or connections")
-        case "57" | "08":
-            return Unavailable(f"PostgreSQL at {server} went away", hint="try again when it is back")
-        case "22":
-            return Invalid(f"a value does not fit the database: {text}", hint="integers are 64 bits, text has no NUL")
-        case _:
-            return Internal(f"PostgreSQL refused a statement: {text}")
 
 
 def _one_line(exc: Exception) -> str:

@@ -13,8 +13,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from analemma.catalog.engine.arrays import ARRAYS
-from analemma.catalog.engine.db import picker
+from analemma.catalog.engine.db import ARRAYS, picker
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Step, Table
 from analemma.catalog.engine.sql import POSTGRES, TOKEN, Lazy
 

@@ -8,30 +8,33 @@ went astray is closed with the last that knew it.
 from __future__ import annotations
 
 import os
+import re
 import select
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
+from urllib.parse import unquote
 
 import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper
 
-from analemma.catalog.engine.arrays import Array
-from analemma.catalog.engine.db import Row, lost_in_a_fork
-from analemma.catalog.engine.postgres.errors import translate_connecting
-from analemma.errors import Unavailable
+from analemma.catalog.engine.db import Array, Row, lost_in_a_fork
+from analemma.catalog.engine.postgres.errors import not_a_url, translate_connecting
+from analemma.errors import Invalid, Unavailable
 
 LONGEST_IDLE_S = 600.0
 LOOK_AGAIN_S = 0.1
 """How often whoever waits looks whether a borrower went astray, of which nobody tells."""
+_SCHEMA = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,46}")
 
 
 class Connection(psycopg.Connection[Row]):
@@ -208,3 +211,48 @@ def _is_alive(connection: Connection) -> bool:
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return not poll.poll(0)
+
+
+def split_schema(url: str) -> tuple[str, str | None]:
+    """The URL as PostgreSQL knows it, and the schema that it names."""
+    base, asked, options = url.partition("?")
+    kept: list[str] = []
+    schemas: list[str] = []
+    for option in options.split("&"):
+        name, _, value = option.partition("=")
+        (schemas if name == "schema" else kept).append(value if name == "schema" else option)
+    if not schemas:
+        return url, None
+    if len(set(schemas)) > 1:
+        raise Invalid("the URL names two schemas", hint="say schema= once")
+    schema = unquote(schemas[0])
+    # Nothing that would have to be quoted.
+    if _SCHEMA.fullmatch(schema) is None:
+        raise Invalid(
+            f"not the name of a schema: {schema[:60]!r}",
+            hint="use up to 47 small letters, digits and _, not beginning with a digit or pg_",
+        )
+    return base + (asked + "&".join(kept) if kept else ""), schema
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """What the URL says. A special character that was not escaped puts a piece of the password where we print it."""
+    try:
+        parts = conninfo_to_dict(url)
+    except (psycopg.Error, UnicodeEncodeError):
+        raise not_a_url() from None
+    ports = str(parts.get("port") or "").split(",")
+    if (
+        "\0" in url
+        or any("@" in str(parts.get(key) or "") for key in ("host", "hostaddr", "port", "dbname"))
+        or not all(port == "" or (port.isascii() and port.isdigit()) for port in ports)
+    ):
+        raise not_a_url()
+    return parts
+
+
+def server_name(parts: Mapping[str, Any]) -> str:
+    """Where it is, without the password."""
+    host = parts.get("host") or "localhost"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"{host}{port}/{parts.get('dbname') or ''}"

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar, cast
 
-from analemma.catalog.engine.db import Engine, Row, Transaction, lost_in_a_fork, picker
+from analemma.catalog.engine.db import Engine, Row, Statement, Transaction, lost_in_a_fork, picker
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Refused
-from analemma.catalog.engine.sql import SQLITE, Lazy, Statement
+from analemma.catalog.engine.sql import SQLITE, Lazy
 from analemma.catalog.engine.sqlite.errors import FAILURES, translate
 from analemma.catalog.engine.sqlite.memory import is_in_memory, remove_from_memory
 from analemma.catalog.engine.sqlite.writer import LOG_LIMIT_BYTES, PATIENCE_S, TIMEOUT_S, SqliteWriter, Synchronous

@@ -1,17 +1,62 @@
 """SQLite's errors in our words: one line each, saying what to do. A row that holds something of another type than its
-column should is told as damage by `transaction.ColumnTypes`."""
+column should is told as damage by `engine.ColumnTypes`."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 
+from analemma.catalog.engine.db import does_not_fit
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Internal, Invalid, OutcomeUnknown, Unavailable
 
 _PRIMARY = 0xFF
-_UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
-
-
+_KEY_EXISTS = (Conflict, "a row with this key exists already: {text}", "reload, then decide again")
+_LOCKED = (
+    Unavailable,
+    "{database} is locked by another program{lockers}",
+    "close the tool that holds it open in a transaction, then try again; sqlite_lock_timeout_s says how long to wait"
+    " for it",
+)
+_DENIED = (
+    Unavailable,
+    "{database} cannot be written",
+    "give this user write permission on the file and its directory",
+)
+_REFUSED = (Internal, "SQLite refused a statement: {text}", None)
+_BY_CODE: dict[int, tuple[type[AnalemmaError], str, str | None]] = {
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: _KEY_EXISTS,
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: _KEY_EXISTS,
+    sqlite3.SQLITE_CONSTRAINT_ROWID: _KEY_EXISTS,
+    sqlite3.SQLITE_CONSTRAINT: (Internal, "a row breaks a rule of the schema: {text}", None),
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_READONLY: _DENIED,
+    sqlite3.SQLITE_PERM: _DENIED,
+    sqlite3.SQLITE_AUTH: _DENIED,
+    sqlite3.SQLITE_FULL: (
+        Unavailable,
+        "no space left for {database}",
+        "free disk space, then try again; nothing was changed",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        Unavailable,
+        "cannot open {database}",
+        "check that the directory exists and that this user may write in it",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        Corrupt,
+        "{database} is not a SQLite database",
+        "name another path, or restore it from a backup",
+    ),
+    sqlite3.SQLITE_CORRUPT: (Corrupt, "{database} is damaged", "restore it from a backup"),
+    sqlite3.SQLITE_IOERR: (
+        Unavailable,
+        "reading or writing {database} failed: {text}",
+        "check the disk and its free space, then try again",
+    ),
+    sqlite3.SQLITE_TOOBIG: (Invalid, "a value is larger than SQLite can store", "split it; the limit is 1 GB"),
+}
+"""What to raise, what it says, and what to do: by the extended code, or else by the primary one."""
 FAILURES = (sqlite3.Error, OverflowError, UnicodeEncodeError)
 """What a statement may fail with."""
 
@@ -19,18 +64,21 @@ FAILURES = (sqlite3.Error, OverflowError, UnicodeEncodeError)
 def translate(exc: Exception, database: str) -> AnalemmaError:
     """The error to raise `from exc`, which is one of the failures."""
     if not isinstance(exc, sqlite3.Error):
-        return Invalid("a value does not fit the database", hint="integers are 64 bits and text is valid Unicode")
+        return does_not_fit()
+    text = " ".join(str(exc).split())
     code = getattr(exc, "sqlite_errorcode", None)
     if code is None:
-        if isinstance(exc, sqlite3.ProgrammingError) and "closed" in str(exc):
+        if isinstance(exc, sqlite3.ProgrammingError) and "closed" in text:
             return Unavailable(f"the catalog {database} is closed", hint="open it again")
-        if isinstance(exc, sqlite3.OperationalError) and "decode to UTF-8" in str(exc):
+        if isinstance(exc, sqlite3.OperationalError) and "decode to UTF-8" in text:
             # The text itself is not repeated: it may be of any length, and is no text.
             return Corrupt(
                 f"a row of {database} holds text that is no Unicode", hint="restore the catalog from a backup"
             )
-        return Internal(f"the database driver refused a call: {_one_line(exc)}")
-    return _by_code(exc, code, database)
+        return Internal(f"the database driver refused a call: {text}")
+    kind, message, hint = _BY_CODE.get(code) or _BY_CODE.get(code & _PRIMARY, _REFUSED)
+    lockers = _lockers(database) if "{lockers}" in message else ""
+    return kind(message.format(database=database, text=text, lockers=lockers), hint=hint)
 
 
 def translate_commit(exc: sqlite3.Error, database: str) -> AnalemmaError:
@@ -41,52 +89,6 @@ def translate_commit(exc: sqlite3.Error, database: str) -> AnalemmaError:
     if code & _PRIMARY == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_WRITE:
         return OutcomeUnknown(f"the disk failed while committing to {database}", hint="read back before trying again")
     return translate(exc, database)
-
-
-def _by_code(exc: sqlite3.Error, code: int, database: str) -> AnalemmaError:
-    match code & _PRIMARY:
-        case sqlite3.SQLITE_CONSTRAINT if code in _UNIQUE:
-            return Conflict(f"a row with this key exists already: {_one_line(exc)}", hint="reload, then decide again")
-        case sqlite3.SQLITE_CONSTRAINT:
-            return Internal(f"a row breaks a rule of the schema: {_one_line(exc)}")
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            who = _lockers(database)
-            return Unavailable(
-                f"{database} is locked by another program{who}",
-                hint="close the tool that holds it open in a transaction, then try again; sqlite_lock_timeout_s says"
-                " how long to wait for it",
-            )
-        case sqlite3.SQLITE_FULL:
-            return Unavailable(
-                f"no space left for {database}", hint="free disk space, then try again; nothing was changed"
-            )
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-            return Unavailable(
-                f"{database} cannot be written", hint="give this user write permission on the file and its directory"
-            )
-        case sqlite3.SQLITE_CANTOPEN:
-            return Unavailable(
-                f"cannot open {database}", hint="check that the directory exists and that this user may write in it"
-            )
-        case sqlite3.SQLITE_NOTADB:
-            return Corrupt(
-                f"{database} is not a SQLite database", hint="name another path, or restore it from a backup"
-            )
-        case sqlite3.SQLITE_CORRUPT:
-            return Corrupt(f"{database} is damaged", hint="restore it from a backup")
-        case sqlite3.SQLITE_IOERR:
-            return Unavailable(
-                f"reading or writing {database} failed: {_one_line(exc)}",
-                hint="check the disk and its free space, then try again",
-            )
-        case sqlite3.SQLITE_TOOBIG:
-            return Invalid("a value is larger than SQLite can store", hint="split it; the limit is 1 GB")
-        case _:
-            return Internal(f"SQLite refused a statement: {_one_line(exc)}")
-
-
-def _one_line(exc: Exception) -> str:
-    return " ".join(str(exc).split())
 
 
 def _lockers(database: str) -> str:
