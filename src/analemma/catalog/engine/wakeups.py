@@ -7,6 +7,7 @@ on SQLite, workers watch the log that every commit of every process is written t
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -27,44 +28,13 @@ Connect = Callable[[], Any]
 """Makes a transaction on a connection that nobody else uses."""
 
 
-class Wakeups:
-    """What producers call and workers wait for; this one reaches the threads of one process."""
-
-    def __init__(self) -> None:
-        self._listeners: list[Listener] = []
-
-    def signal(self) -> None:
-        """Something was committed that a worker should look at. Call it after the commit, never inside it."""
-        for listener in list(self._listeners):
-            listener.wake()
-
-    def listen(self) -> Listener:
-        """Begin to hear wake-ups; close it in the end."""
-        listener = Listener(self)
-        self._listeners.append(listener)
-        self._watch(listener)
-        return listener
-
-    def close(self) -> None:
-        """Send what is to be sent, and stop."""
-
-    def _watch(self, listener: Listener) -> None:
-        """Have the listener hear other processes too."""
-
-    def _forget(self, listener: Listener) -> None:
-        with contextlib.suppress(ValueError):
-            self._listeners.remove(listener)
-
-
 class Listener:
-    """One worker's ear."""
+    """One worker's ear: it hears the threads of its own process."""
 
-    def __init__(self, wakeups: Wakeups) -> None:
-        self._wakeups = wakeups
+    def __init__(self, among: list[Listener]) -> None:
         self._event = threading.Event()
-        self.look: Callable[[], bool] | None = None
-        """Whether other processes committed anything since the last time; asked every few milliseconds."""
-        self.stop: Callable[[], object] | None = None
+        self._among = among
+        among.append(self)
 
     def wake(self) -> None:
         """End the wait that is under way, or the next one. Not from a signal handler: what that interrupted
@@ -73,7 +43,7 @@ class Listener:
 
     def wait(self, seconds: float) -> bool:
         """Wait for a wake-up, at most so long; whether there was one."""
-        heard = self._event.wait(seconds) if self.look is None else self._wait_looking(self.look, seconds)
+        heard = self._hears(seconds)
         if heard:
             # Only then: one that came after the time was up is for the next wait.
             self._event.clear()
@@ -81,13 +51,25 @@ class Listener:
 
     def close(self) -> None:
         """Hear nothing more."""
-        self._wakeups._forget(self)
-        if self.stop is not None:
-            self.stop()
+        with contextlib.suppress(ValueError):
+            self._among.remove(self)
 
-    def _wait_looking(self, look: Callable[[], bool], seconds: float) -> bool:
+    def _hears(self, seconds: float) -> bool:
+        return self._event.wait(seconds)
+
+
+class LogListener(Listener):
+    """Hears other processes, too, through the write-ahead log of a SQLite database."""
+
+    def __init__(self, log: str, among: list[Listener]) -> None:
+        super().__init__(among)
+        self._log = log
+        self._seen: tuple[int, int] | None = None
+        self._again_at = math.inf
+
+    def _hears(self, seconds: float) -> bool:
         end = time.monotonic() + seconds
-        while not look():
+        while not self._has_changed():
             left = end - time.monotonic()
             if left <= 0:
                 return self._event.is_set()
@@ -95,78 +77,71 @@ class Listener:
                 break
         return True
 
-
-class FileWakeups(Wakeups):
-    """For a SQLite database: other processes are heard through its write-ahead log."""
-
-    def __init__(self, database: str) -> None:
-        super().__init__()
-        self._log = f"{database}-wal"
-
-    def _watch(self, listener: Listener) -> None:
-        listener.look = _LogWatch(self._log).changed
-
-
-class _LogWatch:
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._seen: tuple[int, int] | None = None
-        self._again_at: float | None = None
-
-    def changed(self) -> bool:
+    def _has_changed(self) -> bool:
         # Only looked at, never opened: closing a file gives up the locks that SQLite has on it.
         try:
-            found = os.stat(self._path)
+            found = os.stat(self._log)
         except OSError:
             return False
         now = time.time()
         seen = (found.st_mtime_ns, found.st_size)
-        if seen != self._seen:
-            self._seen = seen
-            # Once more when the file's time can no longer hide a second change.
-            self._again_at = now + RECENT_S if now - found.st_mtime < RECENT_S else None
-            return True
-        if self._again_at is not None and now >= self._again_at:
-            self._again_at = None
-            return True
-        return False
+        if seen == self._seen and now < self._again_at:
+            return False
+        # Once more when the file's time can no longer hide a second change.
+        is_recent = seen != self._seen and now - found.st_mtime < RECENT_S
+        self._seen, self._again_at = seen, now + RECENT_S if is_recent else math.inf
+        return True
 
 
-class ServerWakeups(Wakeups):
-    """For a PostgreSQL database: other processes are notified. Without `listening` they are, and this one is not."""
+class ServerListener(Listener):
+    """Hears other processes, too, through notifications of PostgreSQL."""
 
-    def __init__(self, connect: Connect, *, listening: bool = True) -> None:
-        super().__init__()
-        self._connect = connect
-        self._listening = listening
-        self._sender = _line("analemma-notify", connect, _send)
-
-    def signal(self) -> None:
-        super().signal()
-        with contextlib.suppress(RuntimeError):
-            # No thread can be had now: what was committed stays so, and workers look by themselves.
-            self._sender.wake()
+    def __init__(self, connect: Connect, among: list[Listener]) -> None:
+        super().__init__(among)
+        self._line = _line("analemma-listen", connect, self._hear, self._begin)
+        self._line.wake()
 
     def close(self) -> None:
-        self._sender.stop(PATIENCE_S)
+        super().close()
+        self._line.stop(PATIENCE_S)
 
-    def _watch(self, listener: Listener) -> None:
-        if not self._listening:
-            return
+    def _begin(self, tx: Any) -> None:
+        tx.control("listen")
+        # For what was sent while nobody listened.
+        self.wake()
 
-        def begin(tx: Any) -> None:
-            tx.control("listen")
-            # For what was sent while nobody listened.
+    def _hear(self, tx: Any) -> float:
+        for _ in tx.connection.notifies(timeout=LISTEN_S, stop_after=1):
+            self.wake()
+        return 0.0
+
+
+class Wakeups:
+    """What producers call and workers wait for. `hear` makes a listener, among those that there are; `connect` is for
+    what tells other processes, if they must be told."""
+
+    def __init__(self, hear: Callable[[list[Listener]], Listener], connect: Connect | None = None) -> None:
+        self._hear = hear
+        self._listeners: list[Listener] = []
+        self._sender = None if connect is None else _line("analemma-notify", connect, _send)
+
+    def signal(self) -> None:
+        """Something was committed that a worker should look at. Call it after the commit, never inside it."""
+        for listener in list(self._listeners):
             listener.wake()
+        if self._sender is not None:
+            with contextlib.suppress(RuntimeError):
+                # No thread can be had now: what was committed stays so, and workers look by themselves.
+                self._sender.wake()
 
-        def hear(tx: Any) -> float:
-            for _ in tx.connection.notifies(timeout=LISTEN_S, stop_after=1):
-                listener.wake()
-            return 0.0
+    def listen(self) -> Listener:
+        """Begin to hear wake-ups; close it in the end."""
+        return self._hear(self._listeners)
 
-        line = _line("analemma-listen", self._connect, hear, begin)
-        listener.stop = lambda: line.stop(PATIENCE_S)
-        line.wake()
+    def close(self) -> None:
+        """Send what is to be sent, and stop."""
+        if self._sender is not None:
+            self._sender.stop(PATIENCE_S)
 
 
 def _send(tx: Any) -> None:

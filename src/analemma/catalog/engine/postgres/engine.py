@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -26,7 +26,7 @@ from analemma.catalog.engine.postgres.functions import function, functions
 from analemma.catalog.engine.postgres.pool import Connection, PostgresPool, parse_url, server_name, split_schema
 from analemma.catalog.engine.schema import migrations
 from analemma.catalog.engine.sql import POSTGRES, Lazy
-from analemma.catalog.engine.wakeups import ServerWakeups, Wakeups
+from analemma.catalog.engine.wakeups import Listener, ServerListener, Wakeups
 from analemma.errors import AnalemmaError, Internal, Invalid, Unavailable
 from analemma.failpoints import hit
 
@@ -128,8 +128,11 @@ class PostgresEngine(Engine):
         return once()
 
     def wakeups(self) -> Wakeups:
+        def connect() -> PostgresTransaction:
+            return self._on(self.pool.connect())
+
         # A pooler lends another connection for each transaction: what was listened to would be another's.
-        return ServerWakeups(lambda: self._on(self.pool.connect()), listening=not self.pgbouncer)
+        return Wakeups(Listener if self.pgbouncer else partial(ServerListener, connect), connect)
 
     def functions(self) -> Mapping[str, str]:
         return {name: function.create for name, function in functions().items()}

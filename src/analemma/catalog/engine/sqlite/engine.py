@@ -17,6 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar, cast
 
@@ -26,7 +27,7 @@ from analemma.catalog.engine.sql import SQLITE, Lazy
 from analemma.catalog.engine.sqlite.errors import FAILURES, translate
 from analemma.catalog.engine.sqlite.memory import is_in_memory, remove_from_memory
 from analemma.catalog.engine.sqlite.writer import LOG_LIMIT_BYTES, PATIENCE_S, TIMEOUT_S, SqliteWriter, Synchronous
-from analemma.catalog.engine.wakeups import FileWakeups, Wakeups
+from analemma.catalog.engine.wakeups import LogListener, Wakeups
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import hit
 
@@ -115,7 +116,7 @@ class SqliteEngine(Engine):
         return self._present().write(move, durable=durable)
 
     def wakeups(self) -> Wakeups:
-        return FileWakeups(self.path)
+        return Wakeups(partial(LogListener, f"{self.path}-wal"))
 
     def identity(self) -> tuple[str | None, str]:
         # A copy is another file. Not the device: that changes when the same disk is mounted again.
