@@ -9,9 +9,8 @@ it begins by holding its row: whoever finds another number there has lost it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from analemma.catalog.engine import schema
 from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.errors import Conflict, Unavailable
 from analemma.failpoints import hit
@@ -19,6 +18,8 @@ from analemma.failpoints import hit
 Result = TypeVar("Result")
 
 SECOND_US = 1_000_000
+DatabaseClock = Callable[[Statements], int]
+"""Tells the time that leases, grace and ages go by, in microseconds since 1970-01-01Z."""
 LONGEST_LEASE_S = 86_400
 """A lease that ends later is from a clock that was wrong."""
 
@@ -26,13 +27,6 @@ LONGEST_LEASE_S = 86_400
 class LeaseLost(Conflict):
     """Another has the lease by now: whoever had it must not write any more, and what it did about it in this
     transaction must be undone."""
-
-
-class DatabaseClock(Protocol):
-    """Tells the time that leases, grace and ages go by."""
-
-    def __call__(self, source: Statements, /) -> int:
-        """Microseconds since 1970-01-01Z."""
 
 
 def database_clock(source: Statements, /) -> int:
@@ -74,7 +68,7 @@ class Lease:
     ) -> Self:
         """Begin; Conflict while another holds it, Unavailable if this is not the store or the schema that the program
         was made for."""
-        known = schema.newest()
+        known = engine.schema
 
         def move(tx: Transaction) -> int | Conflict:
             version = tx.value("schema_version")

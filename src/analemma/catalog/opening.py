@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.catalog.engine.sqlite.memory import is_in_memory, make_directory_in_memory
-from analemma.catalog.engine.sqlite.writer import Synchronous, sync_directory
+from analemma.catalog.engine.sqlite.writer import Synchronous, sync
 from analemma.catalog.object_places import FILE_NAME as FILE_NAME
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.errors import Invalid, Unavailable
@@ -129,7 +129,7 @@ def make_directory(path: str) -> None:
     make_directory(parent)
     try:
         os.makedirs(path, exist_ok=True)
-        sync_directory(parent)
+        sync(parent)
     except OSError as exc:
         raise Unavailable(
             f"cannot create the directory {path}: {exc.strerror}", hint="name a directory that this user may write in"

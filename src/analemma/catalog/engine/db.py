@@ -156,6 +156,8 @@ class Engine(Statements):
 
     sql: Sql
     """The statements, as this database takes them."""
+    schema = 0
+    """The number of the schema that it was brought to, which is what this program was made for."""
     has_one_writer: bool
     """One transaction writes at a time, and whoever comes next waits for it. Else they wait for each other's rows."""
 

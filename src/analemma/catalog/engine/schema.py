@@ -50,6 +50,7 @@ class Migration(NamedTuple):
 def migrate(engine: Engine, *, now_us: int, apply: bool = True) -> list[str]:
     """Apply what is missing and name it, and make the functions that are missing; with `apply` False, raise if anything
     is missing."""
+    engine.schema = newest()
     applied, found = _found(engine)
     missing, functions = _missing(engine.sql, applied), engine.functions()
     lacking: list[object] = [*missing] or [name for name in functions if name not in found]

@@ -57,26 +57,18 @@ TOKEN = re.compile(
     | :(?P<name>[a-z_][a-z0-9_]*(?:\.[a-z_][a-z0-9_]*)*)""",
     re.VERBOSE,
 )
-_SCHEMA = re.compile(
-    r"""(?P<text>'(?:[^']|'')*'|--[^\n]*)
-    | (?P<function>^CREATE\ FUNCTION\ .*?\$\$;$)
-    | (?P<storage>\ WITH\ \(\w+\ =\ [^)]*\))
-    | (?P<collation>\ COLLATE\ "C")
-    | (?P<key>\bbigint\ GENERATED\ [A-Z ]+\ AS\ IDENTITY\ PRIMARY\ KEY)
-    | (?P<number>\b(?:bigint|smallint|boolean)\b)
-    | (?P<bytes>\bbytea\b)
-    | (?P<no>\bDEFAULT\ false\b)""",
-    re.VERBOSE | re.MULTILINE | re.DOTALL,
-)
 _ON_SQLITE = {
-    "function": "",
-    "storage": "",
-    "collation": "",
-    "key": "integer PRIMARY KEY AUTOINCREMENT",
-    "number": "integer",
-    "bytes": "blob",
-    "no": "DEFAULT 0",
+    r"'(?:[^']|'')*'|--[^\n]*": None,
+    r"^CREATE FUNCTION .*?\$\$;$": "",
+    r" WITH \(\w+ = [^)]*\)": "",
+    r' COLLATE "C"': "",
+    r"\bbigint GENERATED [A-Z ]+ AS IDENTITY PRIMARY KEY": "integer PRIMARY KEY AUTOINCREMENT",
+    r"\b(?:bigint|smallint|boolean)\b": "integer",
+    r"\bbytea\b": "blob",
+    r"\bDEFAULT false\b": "DEFAULT 0",
 }
+"""What stands in a script of the schema for what PostgreSQL has; None: it stays as it is."""
+_SCHEMA = re.compile("|".join(f"({theirs})" for theirs in _ON_SQLITE), re.MULTILINE | re.DOTALL)
 _PARAMETER = ("list", "rows", "name")
 """The groups of a token that name a parameter."""
 Made = TypeVar("Made")
@@ -135,7 +127,7 @@ class Sql:
         text = self._own(text, "schema")
         if self.database == "postgres":
             return text.replace(") WITHOUT ROWID", ")")
-        return self.translate(_SCHEMA.sub(lambda found: _ON_SQLITE.get(found.lastgroup or "", found[0]), text)).sql
+        return self.translate(_SCHEMA.sub(_on_sqlite, text)).sql
 
     def translate(self, sql: str, name: str = "") -> Statement:
         """One statement."""
@@ -256,6 +248,11 @@ class _Translation:
         self.binds += [(place, convert) for convert in converts]
 
 
+def _on_sqlite(found: re.Match[str]) -> str:
+    ours = [*_ON_SQLITE.values()][(found.lastindex or 0) - 1]
+    return found[0] if ours is None else ours
+
+
 def parameter_of(found: re.Match[str]) -> str | None:
     """The parameter that a token stands for, if it does."""
     return next((found[group] for group in _PARAMETER if found[group]), None)
@@ -283,13 +280,9 @@ def _by_name(blocks: Iterator[_Block]) -> dict[str, _Block]:
 @cache
 def _files() -> list[tuple[str, str]]:
     """Name and text of each file, in order."""
-    files = sorted(_folder().glob("*/*.sql"))
+    files = sorted((Path(__file__).parents[1] / "sql").glob("*/*.sql"))
     return [
         (f"{file.parent.name}/{file.name}", file.read_text(encoding="utf-8"))
         for file in files
         if file.parent.name not in NOT_OURS
     ]
-
-
-def _folder() -> Path:
-    return Path(__file__).parents[1] / "sql"

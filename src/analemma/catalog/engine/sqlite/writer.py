@@ -149,7 +149,7 @@ class SqliteWriter:
             try:
                 self._switch_to_wal(database, patience_s)
                 # Not only when it is new: whoever made it may have been killed before this.
-                sync_directory(os.path.dirname(database))
+                sync(os.path.dirname(database))
             except BaseException:
                 self._tx.connection.close()
                 raise
@@ -168,7 +168,7 @@ class SqliteWriter:
         request.batch.check()
         if durable and self._synchronous == "normal":
             # The commit is in the log, or the log was copied back, and flushed, since then.
-            sync_file(self._log)
+            sync(self._log)
         result: Result = request.result
         return result
 
@@ -510,29 +510,18 @@ def _open(path: str) -> int:
         ) from exc
 
 
-def sync_file(path: str) -> None:
-    """Make everything that was written to a file durable, whoever wrote it; one that is gone has nothing to lose."""
+def sync(path: str) -> None:
+    """Make everything durable that was written to a file, whoever wrote it, or the names in a directory: fsync of a new
+    file does not cover its own name. What is gone has nothing to lose."""
     try:
-        _sync(path)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         return
     except OSError as exc:
-        raise Unavailable(f"cannot flush {path}: {exc.strerror}", hint="check the disk") from exc
-
-
-def sync_directory(path: str) -> None:
-    """Make the names in a directory durable: fsync of a new file does not cover its own name."""
-    try:
-        _sync(path)
-    except OSError as exc:
         raise Unavailable(
-            f"cannot flush the directory {path}: {exc.strerror}", hint="let this user read it, and check the disk"
+            f"cannot flush {path}: {exc.strerror}", hint="let this user read it, and check the disk"
         ) from exc
-
-
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
