@@ -114,7 +114,7 @@ class SinkTable(ABC):
     def _open(self) -> Any: ...
 
     @abstractmethod
-    def _rows(self, sql: str, values: list[Any]) -> list[Any]: ...
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[Any]: ...
 
     @abstractmethod
     def _remove(self, rows: Sequence[SinkRow]) -> set[str]: ...
@@ -161,7 +161,7 @@ class SqliteSinkTable(SinkTable):
             check_same_thread=False,
         )
 
-    def _rows(self, sql: str, values: list[Any]) -> list[Any]:
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[Any]:
         found: list[Any] = self._connection.execute(sql, values).fetchall()
         return found
 
@@ -218,7 +218,7 @@ class PostgresSinkTable(SinkTable):
         connection.adapters.register_dumper(Array, self._arrays)
         return connection
 
-    def _rows(self, sql: str, values: list[Any]) -> list[Any]:
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[Any]:
         with self._psycopg.RawCursor(self._connection) as cursor:
             cursor.execute(sql.encode(), values)
             return [] if cursor.description is None else cursor.fetchall()
