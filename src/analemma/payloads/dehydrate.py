@@ -13,7 +13,7 @@ from analemma.canon.build import check_new_key
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
-from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, LeaseId, LeaseRequest, PayloadLease
+from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, LeaseId, PayloadLease
 from analemma.catalog.port import BranchKey
 from analemma.context import Context
 from analemma.errors import AnalemmaError, Internal, Invalid, Limit
@@ -266,9 +266,7 @@ class Dehydration:
         blocks = list(self._blocks.values())
         prepared = context.blocks.prepare(blocks, BranchKey(note.owner_id, note.workflow_id), note.execution_id)
         try:
-            self._leased.leases.add(
-                LeaseRequest(context.tenant, self._leases, prepared.rows, prepared.uploads, sorted(self._kept))
-            )
+            self._leased.leases.add(self._leases, self._kept, prepared.rows, prepared.uploads)
         except AnalemmaError as exc:
             context.blocks.give_up(prepared.uploads, exc)
             raise

@@ -3,9 +3,9 @@ execution ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import NamedTuple, NewType
+from typing import Any, NamedTuple, NewType
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
@@ -51,26 +51,6 @@ class PayloadLease(NamedTuple):
     """When it was made or last used, by the database's clock; an execution that nobody releases ends by that."""
 
 
-class LeaseRequest(NamedTuple):
-    """Everything of one payload that becomes visible together, or not at all."""
-
-    tenant: TenantId
-    leases: Sequence[PayloadLease]
-    """All of one execution."""
-    blocks: Sequence[BlockRow] = ()
-    """Every block of the new trees, whether or not it is believed to be stored already."""
-    uploads: Sequence[UploadId] = ()
-    kept: Sequence[LeaseId] = ()
-    """Leases that the payload goes on using, or whose trees new leases name without emitting their blocks; by id."""
-    unused_us: int | None = None
-    """Kept ones that were not used for so long are refused."""
-
-    @property
-    def executions(self) -> Sequence[PayloadLease]:
-        """The execution that gets the leases, if there are any."""
-        return self.leases[:1]
-
-
 class Leases:
     """The leases of one tenant's payloads. Every call is atomic by itself."""
 
@@ -80,18 +60,33 @@ class Leases:
         self._tenant = tenant
         self._unused_us = round(keep_s * 1_000_000) // USES_PER_KEEP
 
-    def add(self, request: LeaseRequest) -> None:
-        """Write blocks and leases, durably. Raises and changes nothing: Denied (a kept lease was released, or a new
-        one is of an execution that has ended), Conflict (an upload was collected meanwhile), Unavailable,
-        OutcomeUnknown."""
+    def add(
+        self,
+        leases: Sequence[PayloadLease],
+        kept: Iterable[LeaseId],
+        blocks: Sequence[BlockRow],
+        uploads: Sequence[UploadId],
+    ) -> None:
+        """Write leases of one execution, with every block of their trees, durably. `kept` are those that the payload
+        goes on using, or whose trees new leases name without emitting their blocks. Raises and changes nothing: Denied
+        (a kept lease was released, or a new one is of an execution that has ended), Conflict (an upload was collected
+        meanwhile), Unavailable, OutcomeUnknown."""
         hit(BEFORE_TRANSACTION)
-        request = request._replace(unused_us=self._unused_us)
-        ids = [lease.id for lease in request.leases]
+        ids = [lease.id for lease in leases]
+        request = SimpleNamespace(
+            tenant=self._tenant,
+            executions=leases[:1],
+            leases=leases,
+            kept=sorted(kept),
+            blocks=blocks,
+            uploads=uploads,
+            unused_us=self._unused_us,
+        )
         # Ids of leases are random: one that is there is ours. Without new ones a request only looks.
         send(lambda: self._add(request), found=lambda: (bool(ids) and len(self.find(ids)) == len(ids)) or None)
         hit(AFTER_COMMIT)
 
-    def _add(self, request: LeaseRequest) -> bool:
+    def _add(self, request: Any) -> bool:
         def add(tx: Transaction) -> None:
             tx.call("add_leases", request)
             hit(BEFORE_COMMIT)
@@ -109,7 +104,8 @@ class Leases:
             # renew them, would wait for each other. Whoever ends them from here on sees that they are used; whoever was
             # faster has ended them.
             self._renew(request.kept)
-            return self._add(request._replace(unused_us=None))
+            request.unused_us = None
+            return self._add(request)
         return True
 
     def find(self, ids: Sequence[LeaseId]) -> dict[LeaseId, PayloadLease]:

@@ -1,30 +1,30 @@
--- leases_of_tenant --
--- The live leases of everybody.
+-- live_leases [text] --
+-- Leases that were not released, behind one of them.
 SELECT id, owner, workflow, execution, root, size, field, created_at, released_at, renewed_at
 FROM payload
 WHERE tenant = :tenant AND released_at IS NULL AND id > :after
+
+-- leases_of_tenant --
+-- The live leases of everybody.
+include live_leases
 ORDER BY id LIMIT :limit
 
 -- leases_of_owner --
 -- The live leases of an owner.
-SELECT id, owner, workflow, execution, root, size, field, created_at, released_at, renewed_at
-FROM payload
-WHERE tenant = :tenant AND owner = :owner AND released_at IS NULL AND id > :after
+include live_leases
+  AND owner = :owner
 ORDER BY id LIMIT :limit
 
 -- leases_of_workflow --
 -- The live leases of a workflow.
-SELECT id, owner, workflow, execution, root, size, field, created_at, released_at, renewed_at
-FROM payload
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND released_at IS NULL AND id > :after
+include live_leases
+  AND owner = :owner AND workflow = :workflow
 ORDER BY id LIMIT :limit
 
 -- leases_of_execution --
 -- The live leases of one execution.
-SELECT id, owner, workflow, execution, root, size, field, created_at, released_at, renewed_at
-FROM payload
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution AND released_at IS NULL
-  AND id > :after
+include live_leases
+  AND owner = :owner AND workflow = :workflow AND execution = :execution
 ORDER BY id LIMIT :limit
 
 -- release_leases --
