@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from analemma.flows.runs import Run as Run
     from analemma.outbox.handlers import Event as Event
     from analemma.outbox.handlers import Settle as Settle
-    from analemma.payloads.fields import FieldPolicy as FieldPolicy
+    from analemma.payloads.budget import FieldPolicy as FieldPolicy
     from analemma.payloads.hydrate import HydratedState as HydratedState
     from analemma.payloads.rings import RingPolicy as RingPolicy
     from analemma.pipeline.fanout_results import FanoutState as FanoutState
@@ -85,7 +85,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.store.open": ("open",),
     "analemma.store.store": ("App", "Stats", "Store", "Tenant"),
     "analemma.archives.archives": ("Archives",),
-    "analemma.payloads.fields": ("FieldPolicy",),
+    "analemma.payloads.budget": ("FieldPolicy",),
     "analemma.payloads.hydrate": ("HydratedState",),
     "analemma.payloads.rings": ("RingPolicy",),
     "analemma.bag.bag": ("SmartStateBag",),

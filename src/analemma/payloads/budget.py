@@ -1,74 +1,141 @@
-"""Which fields of a payload stay and which leave, so that it fits: by their sizes, and by how often each changes."""
+"""Which fields of a payload stay and which leave, so that it fits: by a policy, which is data, by their sizes, and by
+how often each changes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from analemma.errors import Limit
+from analemma.errors import Invalid, Limit
+from analemma.payloads.pointers import GROUP_BYTES, PAYLOAD_KEY, pointer_bytes
+from analemma.state.arguments import RESERVED_FIELDS
+
+DATA_PLANE_FIELDS = frozenset(
+    {
+        "workflow_config",
+        "partition_map",
+        "segment_manifest",
+        "current_state",
+        "final_state",
+        "state_history",
+        "parallel_results",
+        "branch_results",
+        "callback_result",
+        "llm_response",
+        "query_results",
+        "step_history",
+        "messages",
+        "thought_signature",
+        "thinking_process",
+        "thought_steps",
+    }
+)
+"""What only segments read: the first to leave when a payload is over its target."""
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class FieldPolicy:
+    """Field sets and thresholds. A field is in one of three classes: control (stays), data (leaves first), other.
+
+    >>> FieldPolicy(control_fields=frozenset({"ticket"})).is_control("ticket")
+    True
+    """
+
+    control_fields: frozenset[str] = RESERVED_FIELDS
+    """What an orchestrator needs in its hands between two segments, and no merge overwrites: never replaced by a
+    pointer."""
+    data_fields: frozenset[str] = DATA_PLANE_FIELDS
+    field_bytes: int = 10 * KIB
+    """A field that takes more than this in JSON becomes a pointer."""
+    target_bytes: int = 10 * KIB
+    """Fields leave for as long as the payload is larger than this and something is left that may leave."""
+    limit_bytes: int = 256 * KIB
+    """A payload that is larger than this when nothing more can leave is refused."""
+
+    def __post_init__(self) -> None:
+        both = self.control_fields & self.data_fields
+        if both:
+            raise Invalid(f"{sorted(both)[0]!r} is both a control and a data field", hint="choose one of the two")
+        if PAYLOAD_KEY in self.control_fields:
+            raise Invalid(f"{PAYLOAD_KEY} cannot be a control field", hint="it is the payload's own")
+        if not 0 <= self.target_bytes <= self.limit_bytes or self.field_bytes < 0:
+            raise Invalid(
+                f"a target of {self.target_bytes} bytes with a limit of {self.limit_bytes}",
+                hint="the target is at most the limit, and nothing is negative",
+            )
+
+    def is_control(self, name: str) -> bool:
+        """Whether the field must stay in the payload."""
+        return name in self.control_fields
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every field that the policy knows by name."""
+        return self.control_fields | self.data_fields
 
 
 class Plan(NamedTuple):
-    """Where each field goes, and an upper bound of what the payload takes."""
+    """Which fields leave, and an upper bound of what the payload takes."""
 
-    inline: Set[str]
     pointed: Set[str]
     grouped: Set[str]
     size: int
 
 
 def plan_payload(
-    inline_bytes: Mapping[str, int | None],
-    pointer_bytes: Mapping[str, int | None],
-    in_order: Callable[[Mapping[str, int]], Iterable[str]],
-    *,
-    fixed_bytes: int,
-    group_bytes: int,
-    target_bytes: int,
-    limit_bytes: int,
+    inline_bytes: Mapping[str, int | None], policy: FieldPolicy, weights: Mapping[str, float], *, fixed_bytes: int
 ) -> Plan:
     """Let fields leave until the payload is within the target, or nothing is left whose leaving would help; Limit if
     it is over the limit then.
 
-    Given is what each field adds to the payload's JSON, name and separators included: as it is (None: it must leave),
-    and as a pointer (None: its name cannot stand in one, so it can only leave together with others). First fields are
-    replaced by pointers of their own, `in_order`. When all that are larger than a pointer have left and it is still too
-    much, the small ones go together into one group behind one pointer; and when that is not enough, pointers follow
-    them there.
+    Given is what each field adds to the payload's JSON as it is, name and separators included (None: it must leave),
+    and how much a byte of each counts. First fields are replaced by pointers of their own: those of the data plane,
+    then the largest. When all that are larger than a pointer have left and it is still too much, the small ones go
+    together into one group behind one pointer; and when that is not enough, pointers follow them there. Fields whose
+    names cannot stand in a pointer can only leave together with others.
     """
     kept = {name: size for name, size in inline_bytes.items() if size is not None}
-    leaving = {name: pointer_bytes[name] for name in inline_bytes if name not in kept}
-    pointed = {name: size for name, size in leaving.items() if size is not None}
-    grouped = leaving.keys() - pointed
-    total = fixed_bytes + sum(kept.values()) + sum(pointed.values()) + (group_bytes if grouped else 0)
+    as_pointer = {name: pointer_bytes(name) for name in inline_bytes}
+    leaving = inline_bytes.keys() - kept
+    pointed = {name: size for name, size in as_pointer.items() if name in leaving and size is not None}
+    grouped = leaving - pointed.keys()
+    total = fixed_bytes + sum(kept.values()) + sum(pointed.values()) + (GROUP_BYTES if grouped else 0)
+
+    def in_order(bytes_of: Mapping[str, int]) -> list[str]:
+        weighed = {name: -size * weights.get(name, 1.0) for name, size in bytes_of.items()}
+        return sorted(weighed, key=lambda name: (name not in policy.data_fields, weighed[name], name))
 
     for name in in_order(kept):
-        if total <= target_bytes:
+        if total <= policy.target_bytes:
             break
-        size = pointer_bytes[name]
+        size = as_pointer[name]
         if size is not None and size < kept[name]:
             total += size - kept.pop(name)
             pointed[name] = size
 
     movable = kept | pointed
-    if total > target_bytes and (grouped or sum(movable.values()) > group_bytes):
+    if total > policy.target_bytes and (grouped or sum(movable.values()) > GROUP_BYTES):
         if not grouped:
-            total += group_bytes
+            total += GROUP_BYTES
         for name in (*in_order(kept), *in_order(pointed)):
-            if total <= target_bytes:
+            if total <= policy.target_bytes:
                 break
             total -= movable[name]
             grouped.add(name)
 
-    if total > limit_bytes:
+    if total > policy.limit_bytes:
         raise Limit(
-            f"the payload takes {total} bytes when all has left that may, and {limit_bytes} is the limit",
+            f"the payload takes {total} bytes when all has left that may, and {policy.limit_bytes} is the limit",
             hint="make the control fields smaller, or give a policy with fewer of them",
             bytes=total,
-            limit=limit_bytes,
+            limit=policy.limit_bytes,
         )
-    return Plan(kept.keys() - grouped, pointed.keys() - grouped, grouped, total)
+    return Plan(pointed.keys() - grouped, grouped, total)
 
 
 START_RATE = 0.3

@@ -1,5 +1,5 @@
 """From a state to a payload: what stays, what leaves, and one transaction for all that leaves. Which fields leave is
-decided by `budget.plan_payload`, by the policy in `fields`."""
+decided by `budget.plan_payload`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, LeaseId, PayloadLea
 from analemma.catalog.port import BranchKey
 from analemma.context import Context
 from analemma.errors import AnalemmaError, Internal, Invalid, Limit
-from analemma.payloads.budget import Plan, Temperatures, plan_payload
-from analemma.payloads.fields import FieldPolicy
+from analemma.payloads.budget import FieldPolicy, Plan, Temperatures, plan_payload
 from analemma.payloads.hydrate import HydratedState, LeasedTrees, StoredField, build_field
 from analemma.payloads.json import Encoded, encode_field, field_bytes, text_bytes
-from analemma.payloads.pointers import PAYLOAD_KEY, ROOM, ROOM_BYTES, Note, Pointer, can_be_pointed
+from analemma.payloads.pointers import PAYLOAD_KEY, ROOM, Note, Pointer
 
 STATE_NAME_BYTES = 16
 DELETED_SHARE = 4
@@ -73,7 +72,7 @@ class Dehydration:
         plan = self._plan(group)
         if group is not None and plan.grouped:
             # There can be one group: the old one is taken apart, and what is in it finds its place with the rest.
-            self._load([name for name in self._waiting if self._stored[name].pointer is group])
+            self._load([name for name in self._waiting if self._stored[name].pointer is group.pointer])
             group = None
             plan = self._plan(None)
         payload = self._assemble(plan, group)
@@ -118,11 +117,19 @@ class Dehydration:
         return {"deleted": tuple(name for name in changes.deleted_fields if name not in bag), "base": version}
 
     def _json_of(self, name: str) -> Encoded | None:
-        """A field as it may stand in the payload; None if it is too large for that."""
+        """A field as it may stand in the payload; None if it is too large for that, Limit if it must stand there."""
         if name not in self._json:
-            policy = self._policy
-            limit_bytes = policy.limit_bytes if self._is_control(name) else policy.field_bytes
-            self._json[name] = encode_field(name, self._values[name], self._context.trees.registry, limit_bytes)
+            policy, stays = self._policy, self._is_control(name)
+            limit_bytes = policy.limit_bytes if stays else policy.field_bytes
+            made = encode_field(name, self._values[name], self._context.trees.registry, limit_bytes)
+            if stays and made is None:
+                raise Limit(
+                    f"the control field {name!r} alone takes more than {limit_bytes} bytes, or cannot be JSON",
+                    hint="control fields never leave the payload: make it smaller, or give a policy without it",
+                    field=name,
+                    limit=limit_bytes,
+                )
+            self._json[name] = made
         return self._json[name]
 
     def _tree(self, name: str, value: Any) -> Edited:
@@ -131,18 +138,18 @@ class Dehydration:
             self._trees[name] = build_field(self._context.trees, name, value)
         return self._trees[name]
 
-    def _kept_group(self) -> Pointer | None:
-        """The pointer to several fields that can stay as it is: all of them are there, and none was looked at. Fields
+    def _kept_group(self) -> StoredField | None:
+        """One of several fields whose pointer can stay as it is: all of them are there, and none was looked at. Fields
         of other groups are loaded."""
         groups: dict[LeaseId, list[str]] = {}
         for name, lazy in self._stored.items():
             if lazy.grouped:
                 groups.setdefault(lazy.pointer.lease, []).append(name)
-        kept: Pointer | None = None
+        kept: StoredField | None = None
         for names in sorted(groups.values(), key=len, reverse=True):
             here = [name for name in names if name in self._waiting]
             if kept is None and len(here) == len(names) and not self._forced & set(names):
-                kept = self._stored[here[0]].pointer
+                kept = self._stored[here[0]]
             elif here:
                 self._load(here)
         return kept
@@ -152,52 +159,27 @@ class Dehydration:
         self._values.update(zip(names, values, strict=True))
         self._waiting.difference_update(names)
 
-    def _plan(self, group: Pointer | None) -> Plan:
+    def _plan(self, group: StoredField | None) -> Plan:
         policy = self._policy
         workflow = (self._note.owner_id, self._note.workflow_id)
-        note = replace(self._note, overflow=group, deleted=ROOM if self._leaving_names() else self._note.deleted)
+        overflow = None if group is None else group.pointer
+        note = replace(self._note, overflow=overflow, deleted=ROOM if self._leaving_names() else self._note.deleted)
         fixed = field_bytes(PAYLOAD_KEY, text_bytes(note.to_json()))
         sizes: dict[str, int | None] = {}
         seen: dict[str, int] = {}
         for name in self._values:
+            small = None if name in self._forced or name == PAYLOAD_KEY else self._json_of(name)
+            size = None if small is None else field_bytes(name, small.size)
             if self._is_control(name):
-                fixed += field_bytes(name, self._control(name).size)
+                fixed += size or 0
                 continue
-            small = None
-            if name not in self._forced and name != PAYLOAD_KEY and (small := self._json_of(name)) is not None:
+            if small is not None:
                 seen[name] = hash(small.text)
-            sizes[name] = None if small is None else field_bytes(name, small.size)
+            sizes[name] = size
         for name in self._waiting:
             if not self._stored[name].grouped:
                 sizes[name] = None
-        weights = self._temperatures.weights(workflow, seen)
-
-        def in_order(bytes_of: Mapping[str, int]) -> list[str]:
-            """Those of the data plane first, then the largest."""
-            weighed = {name: -size * weights.get(name, 1.0) for name, size in bytes_of.items()}
-            return sorted(weighed, key=lambda name: (name not in policy.data_fields, weighed[name], name))
-
-        unnamed = ROOM_BYTES - len("null")
-        return plan_payload(
-            sizes,
-            {name: field_bytes(name, unnamed + text_bytes(name)) if can_be_pointed(name) else None for name in sizes},
-            in_order,
-            fixed_bytes=fixed,
-            group_bytes=len(', "overflow": ') + ROOM_BYTES,
-            target_bytes=policy.target_bytes,
-            limit_bytes=policy.limit_bytes,
-        )
-
-    def _control(self, name: str) -> Encoded:
-        made = self._json_of(name)
-        if made is None:
-            raise Limit(
-                f"the control field {name!r} alone takes more than {self._policy.limit_bytes} bytes, or cannot be JSON",
-                hint="control fields never leave the payload: make it smaller, or give a policy without it",
-                field=name,
-                limit=self._policy.limit_bytes,
-            )
-        return made
+        return plan_payload(sizes, policy, self._temperatures.weights(workflow, seen), fixed_bytes=fixed)
 
     def _leaving_names(self) -> list[str]:
         """The names of deleted fields, if they take so much that they leave."""
@@ -206,14 +188,13 @@ class Dehydration:
             return []
         return list(deleted)
 
-    def _assemble(self, plan: Plan, group: Pointer | None) -> dict[str, Any]:
+    def _assemble(self, plan: Plan, group: StoredField | None) -> dict[str, Any]:
         note = self._note
         if deleted := self._leaving_names():
             note = replace(note, deleted=self._lease(self._context.trees.build(deleted), None))
         grouped = sorted(plan.grouped)
         if group is not None:
-            lazy = next(each for each in self._stored.values() if each.pointer is group)
-            note = replace(note, overflow=self._keep(lazy))
+            note = replace(note, overflow=self._keep(group))
         elif grouped:
             self._load([name for name in grouped if name in self._waiting])
             made = self._context.trees.build({name: self._values[name] for name in grouped})
@@ -222,10 +203,8 @@ class Dehydration:
         for name in [*self._values, *sorted(self._waiting)]:
             if name in plan.pointed:
                 payload[name] = self._point(name).to_json()
-            elif name in plan.inline or self._is_control(name):
-                made_json = self._json_of(name)
-                assert made_json is not None
-                payload[name] = made_json.json
+            elif name in self._values and name not in plan.grouped and (inline := self._json_of(name)) is not None:
+                payload[name] = inline.json
         return payload
 
     def _point(self, name: str) -> Pointer:
@@ -233,8 +212,9 @@ class Dehydration:
         if name in self._waiting and lazy is not None:
             return self._keep(lazy)
         tree = self._tree(name, self._values[name])
-        is_same = lazy is not None and not lazy.grouped and tree.root.id == lazy.pointer.hash
-        return self._keep(lazy) if lazy is not None and is_same else self._lease(tree, name)
+        if lazy is not None and not lazy.grouped and tree.root.id == lazy.pointer.hash:
+            return self._keep(lazy)
+        return self._lease(tree, name)
 
     def _lease(self, tree: Edited, name: str | None) -> Pointer:
         """A new lease on a tree that is stored with it."""

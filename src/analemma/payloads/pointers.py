@@ -10,7 +10,7 @@ from typing import Any
 from analemma.canon.identity import BlockId
 from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, LeaseId, PayloadLease
 from analemma.errors import Denied, Invalid
-from analemma.payloads.json import POINTER_KEY, text_bytes
+from analemma.payloads.json import POINTER_KEY, field_bytes, text_bytes
 
 PAYLOAD_KEY = "__payload__"
 """The field of a payload that is not the user's. A user's field of this name is left in the store."""
@@ -175,11 +175,16 @@ ROOM = Pointer(BlockId(bytes(32)), 10**SIZE_DIGITS - 1, None, LeaseId(bytes(LEAS
 ROOM_BYTES = text_bytes(ROOM.to_json())
 
 
-def can_be_pointed(name: str) -> bool:
-    """Whether a field of this name can have a pointer of its own; others leave together, where names are free."""
-    if name == PAYLOAD_KEY or "\0" in name:
-        return False
-    return len(name) <= LONGEST_FIELD_NAME and len(name.encode()) <= LONGEST_FIELD_NAME
+GROUP_BYTES = len(', "overflow": ') + ROOM_BYTES
+"""What the pointer to fields that leave together adds to a payload."""
+
+
+def pointer_bytes(name: str) -> int | None:
+    """What a field of this name adds to a payload as a pointer of its own. None if it can have none: such fields leave
+    together with others, where names are free."""
+    if name == PAYLOAD_KEY or "\0" in name or len(name.encode()) > LONGEST_FIELD_NAME:
+        return None
+    return field_bytes(name, ROOM_BYTES - len("null") + text_bytes(name))
 
 
 def said_by(event: Mapping[str, Any], control_field: str) -> str | None:

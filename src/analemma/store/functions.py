@@ -77,7 +77,7 @@ def with_payloads(
     >>> count({"n": 1})["n"]
     2
     """
-    from analemma.payloads.handlers import HandlerOptions, wrap_handler
+    from analemma.payloads.handlers import HandlerOptions
 
     chosen = HandlerOptions(**options)
 
@@ -86,7 +86,7 @@ def with_payloads(
         return store.payloads if tenant is None else store.tenant(tenant).payloads
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        return wrap_handler(function, payloads, chosen)
+        return chosen.wrap(function, payloads)
 
     return wrap if function is None else wrap(function)
 
