@@ -287,6 +287,11 @@ class Tracked(StandIn):
         """Put values in the place of all placeholders of the own storage."""
         _load_level([self])
 
+    def _resolve_and_mark(self) -> None:
+        """The same before all of it is changed."""
+        _load_level([self])
+        self._mark()
+
     def _is_shell(self) -> bool:
         """Whether it stays a shell although it is read from: what is small is read as a whole."""
         shell = self._shell
@@ -396,9 +401,9 @@ def after(prepare: Callable[[Any], object], method: Callable[..., Any]) -> Any:
     """What a dict or list does, once its own storage is prepared for it."""
 
     @wraps(method)
-    def call(self: Any, /, *arguments: Any) -> Any:
+    def call(self: Any, /, *arguments: Any, **options: Any) -> Any:
         prepare(self)
-        return method(self, *arguments)
+        return method(self, *arguments, **options)
 
     return call
 

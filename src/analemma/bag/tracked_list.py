@@ -239,21 +239,18 @@ class TrackedList(Tracked, list[Any]):
         self.extend(items)
         return self
 
-    def __imul__(self, times: SupportsIndex) -> Any:
-        self._resolve_all()
-        self._mark()
-        list.__imul__(self, times)
-        return self
+    if not TYPE_CHECKING:
+        __imul__ = after(Tracked._resolve_and_mark, list.__imul__)
+        remove = after(Tracked._resolve_and_mark, list.remove)
+        sort = after(Tracked._resolve_and_mark, list.sort)
 
     def insert(self, index: SupportsIndex, item: Any, /) -> None:
         self._mark()
         if self._shell is None:
             list.insert(self, index, item)
-            return
-        length = self._shell.runs.length
-        place = as_index(index)
-        place = max(0, place + length) if place < 0 else min(place, length)
-        self._shell.runs.splice(place, 0, [item])
+        else:
+            place = slice(as_index(index), None).indices(self._shell.runs.length)[0]
+            self._shell.runs.splice(place, 0, [item])
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, slice):
@@ -295,20 +292,10 @@ class TrackedList(Tracked, list[Any]):
         del self[place]
         return item
 
-    def remove(self, value: Any, /) -> None:
-        self._resolve_all()
-        list.remove(self, value)
-        self._mark()
-
     def reverse(self) -> None:
         self._load_shallow()
         list.reverse(self)
         self._mark()
-
-    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
-        self._resolve_all()
-        self._mark()
-        list.sort(self, key=key, reverse=reverse)
 
     def clear(self) -> None:
         self._mark()
@@ -395,8 +382,7 @@ class TrackedList(Tracked, list[Any]):
         """Items as they are, perhaps placeholders; of a shell, only new ones."""
         if self._shell is None:
             return _item(self, slice(start, stop))
-        found = [self._shell.runs.get(index) for index in range(start, stop)]
-        return [run[offset] for run, offset in found]
+        return [run[offset] for run, offset in map(self._shell.runs.get, range(start, stop))]
 
     def _kept(self, gaps: Sequence[Gap] | None = None) -> list[tuple[Any, Any, Any]]:
         touched, watched = self._touched, self._watched
