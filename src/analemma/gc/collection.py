@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -27,6 +27,34 @@ OBJECTS = ("claimed", "objects", "object_bytes", "failures")
 DONE = (*SUMS, "number", "tenants", *OBJECTS, "problems", "kinds", "stopped", "ok")
 DONE_TENANT = ("tenant", *SUMS, "problem", "kind", "keys", "leases")
 """What JSON has of each, in order."""
+
+Lines = tuple[tuple[str, str], ...]
+"""What people are told, each line behind the name of the fact without which it is not said."""
+REFUSED: Lines = (("refused", "a run would be refused, and do nothing of this: {0.refused}"),)
+TENANT_LINES: Lines = (
+    ("", "tenant {0.tenant}: {0.total} blocks, {0.referenced} of them needed"),
+    ("problem", "  nothing would be collected: {0.problem}"),
+)
+SOUND_TENANT_LINES: Lines = (
+    ("expired", "  {0.expired} versions would expire, as their retention says"),
+    ("", "  {0.deleted} blocks would be deleted ({0.bytes} bytes): nothing has led to them since an earlier pass"),
+    ("", "  {0.doomed} blocks would be marked to go: nothing leads to them now"),
+    ("waiting", "  {0.waiting} marked blocks would wait: for {1.grace_s:g} s to pass, or a session to end"),
+)
+OBJECT_LINES: Lines = (
+    ("", "{0.objects} objects would be deleted ({0.object_bytes} bytes){1}"),
+    ("abandoned", "  {0.abandoned} whose commit never came"),
+    ("unreferenced", "  {0.unreferenced} in which no block lies any more"),
+)
+DONE_LINES: Lines = (
+    ("", "pass {0.number}: {0.total} blocks, {0.referenced} of them needed"),
+    ("expired", "  {0.expired} versions expired"),
+    ("", "  deleted {0.deleted} blocks ({0.bytes} bytes), marked {0.doomed} to go, spared {0.cleared}"),
+    ("", "  deleted {0.objects} objects ({0.object_bytes} bytes)"),
+    ("leases", "  {0.leases} leases of payloads ended: their executions are over, or did not use them for long"),
+    ("keys", "  {0.keys} idempotency keys were forgotten"),
+    ("stopped", "  stopped before its end"),
+)
 
 
 def _also(name: str) -> property:
@@ -110,6 +138,7 @@ class Collection:
     """Why a run would do nothing at all: the objects are another catalog's."""
 
     expired, total, referenced, cleared, doomed, deleted, bytes = map(_sum, SUMS)
+    keys, leases = map(_sum, ("keys", "leases"))
     to_delete, delete_bytes = map(_sum, ("deleted", "bytes"))
     uploads, upload_bytes = map(_also, PLAN.values())
 
@@ -134,56 +163,26 @@ class Collection:
     def ok(self) -> bool:
         return not self.complaints
 
+    @property
+    def unreferenced(self) -> int:
+        """Those of the uploads in which no block lies any more."""
+        return self.objects - self.abandoned
+
     def describe(self) -> str:
         """For people, one line for each fact."""
-        return "\n".join(self._lines_of_plan() if self.planned else self._lines_of_report())
-
-    def _lines_of_plan(self) -> Iterator[str]:
-        if self.refused is not None:
-            yield f"a run would be refused, and do nothing of this: {self.refused}"
+        if not self.planned:
+            return "\n".join([*_told(DONE_LINES, self), *(f"  problem: {problem}" for problem in self.problems)])
+        lines = _told(REFUSED, self)
         for each in self.tenants:
-            yield f"tenant {each.tenant}: {each.total} blocks, {each.referenced} of them needed"
-            if each.problem is not None:
-                yield f"  nothing would be collected: {each.problem}"
-                continue
-            if each.expired:
-                yield f"  {each.expired} versions would expire, as their retention says"
-            why = "nothing has led to them since an earlier pass"
-            yield f"  {each.deleted} blocks would be deleted ({each.bytes} bytes): {why}"
-            yield f"  {each.doomed} blocks would be marked to go: nothing leads to them now"
-            if each.waiting:
-                yield f"  {each.waiting} marked blocks would wait: for {self.grace_s:g} s to pass, or a session to end"
-        unreferenced = self.objects - self.abandoned
+            lines += _told(TENANT_LINES if each.problem else (*TENANT_LINES, *SOUND_TENANT_LINES), each, self)
         after = f", {span_for_people(self.object_delay_s)} after they are let go" if self.object_delay_s else ""
-        yield f"{self.objects} objects would be deleted ({self.object_bytes} bytes){after}"
-        if self.abandoned:
-            yield f"  {self.abandoned} whose commit never came"
-        if unreferenced:
-            yield f"  {unreferenced} in which no block lies any more"
-
-    def _lines_of_report(self) -> Iterator[str]:
-        yield f"pass {self.number}: {self.total} blocks, {self.referenced} of them needed"
-        if self.expired:
-            yield f"  {self.expired} versions expired"
-        yield f"  deleted {self.deleted} blocks ({self.bytes} bytes), marked {self.doomed} to go, spared {self.cleared}"
-        yield f"  deleted {self.objects} objects ({self.object_bytes} bytes)"
-        if leases := sum([each.leases for each in self.tenants]):
-            yield f"  {leases} leases of payloads ended: their executions are over, or did not use them for long"
-        if keys := sum([each.keys for each in self.tenants]):
-            yield f"  {keys} idempotency keys were forgotten"
-        if self.stopped:
-            yield "  stopped before its end"
-        yield from (f"  problem: {problem}" for problem in self.problems)
+        return "\n".join([*lines, *_told(OBJECT_LINES, self, after)])
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it; of a plan without the full lists."""
         names, of_tenant = (PLANNED, PLANNED_TENANT) if self.planned else (DONE, DONE_TENANT)
         tenants = [{name: getattr(each, name) for name in of_tenant} for each in self.tenants]
         return {name: tenants if name == "tenants" else getattr(self, name) for name in names}
-
-    def as_report(self) -> Collection:
-        """Of a plan, the report of a run that would do just this."""
-        return replace(self, planned=False)
 
     def to_json(self) -> str:
         """All of a plan, to be carried out later or elsewhere."""
@@ -263,3 +262,8 @@ class GcStatus:
 def pieces(data: Ids | bytearray, size: int) -> Iterator[bytes]:
     """A concatenation of ids, taken apart."""
     return (bytes(data[start : start + size]) for start in range(0, len(data), size))
+
+
+def _told(lines: Lines, *of: object) -> list[str]:
+    """Those of the lines whose facts are there, with what they tell of."""
+    return [line.format(*of) for fact, line in lines if not fact or getattr(of[0], fact)]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Collection as Many
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +24,7 @@ from analemma.context import StoreContext, no_tenant
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.gc.collection import Collection, GcStatus, Run, TenantCollection, pieces
-from analemma.gc.mark import Marks, Survey
-from analemma.gc.roots import MANIFESTS, ROOTS
+from analemma.gc.mark import VERSIONS, Marks, Roots, Survey, read_roots
 from analemma.gc.uploads import Audit, Failure, UploadCollector, UploadRow
 from analemma.state.kernel import Kernel
 from analemma.state.removal import remove_due
@@ -43,7 +43,6 @@ BEFORE_HOLD = declare(
 BEFORE_END = declare("payload.before_end", "leases that nobody released are ended inside the transaction")
 BEFORE_FINISH = declare("gc.before_finish", "a pass is done, and nothing says so")
 
-ROOT_PAGE = 1000
 SCAN_PAGE = 5000
 FORGET_BATCH = 1000
 PLAN_TRIES = 3
@@ -63,9 +62,6 @@ MOST_PROBLEMS = 100
 
 Progress = Callable[[str, int], None]
 """Hears what is being done, and how far."""
-Roots = tuple[dict[str, list[BlockId]], int | None]
-"""Everything that keeps blocks of one tenant, at one moment, by table; and the number of the pass that was the newest
-when the oldest open session began."""
 
 
 class Collector:
@@ -139,7 +135,7 @@ class Collector:
         if plan is not None and plan.store_id != self._store_id:
             raise Invalid("the plan is for another store", hint="make one for this store", store_id=plan.store_id)
         if dry_run:
-            return (plan or self.plan(tenant, grace_s, expire=expire, progress=progress)).as_report()
+            return replace(plan or self.plan(tenant, grace_s, expire=expire, progress=progress), planned=False)
         if plan is not None and grace_s is None:
             grace_s = plan.grace_s
         done = Collection(grace_s=self._grace(grace_s))
@@ -310,15 +306,6 @@ class CollectorLease(Lease):
             tx.execute("gc_finish", number=self.number)
 
         self._engine.write(move)
-
-
-def read_roots(tx: Statements, tenant: TenantId) -> Roots:
-    """Every root of a tenant that this transaction sees."""
-    roots: dict[str, list[BlockId]] = {}
-    for table in ROOTS:
-        pages = tx.pages(table.statement, {"after": table.start}, limit=ROOT_PAGE, tenant=tenant)
-        roots[table.table] = [BlockId(row[1]) for page in pages for row in page if row[1] is not None]
-    return roots, tx.value("oldest_session", tenant=tenant)
 
 
 class Stopped(Exception):
@@ -524,9 +511,9 @@ class _Pass:
             number = self.lease.number
             seen, session = self.lease.read_roots(tenant)
         self._tick("snapshot", sum(map(len, seen.values())))
-        # A version that another table names is kept by that, whether or not it expires.
-        gone: dict[str, Many[BlockId]] = {MANIFESTS.table: expiring}
-        roots = [root for table, found in seen.items() for root in found if root not in gone.get(table, ())]
+        # A version that another column names is kept by that, whether or not it expires.
+        seen[VERSIONS] = [root for root in seen[VERSIONS] if root not in expiring]
+        roots = list(chain.from_iterable(seen.values()))
         marks = Marks()
         for count in marks.follow(roots, kernel._blocks.read_uncached):
             self._tick("marking", count)

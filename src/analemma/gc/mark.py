@@ -1,5 +1,9 @@
-"""Which of a tenant's blocks are needed: marking, from roots to every block below them, reading only blocks that lead
-further; and a survey, which sorts all blocks by what a pass may do with each."""
+"""Which of a tenant's blocks are needed: the columns that keep blocks alive; marking, from roots to every block below
+them, reading only blocks that lead further; and a survey, which sorts all blocks by what a pass may do with each.
+
+A package that adds a table of roots adds it here, with a migration that adds 1 to the pass in `gc`. Every column of the
+catalog that can hold a block's id, or anything else of bytes, is listed below as a root, or in the test that compares
+both lists with the schema (`tests/core/gc/test_roots.py`) with the reason why it is none."""
 
 from __future__ import annotations
 
@@ -7,10 +11,14 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
+from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import LINKS, block_links, decode_node, is_tree_node, node_links
+from analemma.catalog.engine.db import Statements
+from analemma.catalog.port import TenantId
 
+ROOT_PAGE = 1000
 TELL_EVERY = 10_000
 READ_BATCH = 256
 """Nodes read at once: a few megabytes."""
@@ -19,6 +27,50 @@ SMALLEST_COMPACTION = 4096
 _prefix = Struct(">Q").unpack_from
 
 Read = Callable[[Sequence[BlockId]], Mapping[BlockId, bytes]]
+Roots = tuple[dict[str, list[BlockId]], int | None]
+"""Everything that keeps blocks of one tenant, at one moment, by column; and the number of the pass that was the newest
+when the oldest open session began."""
+
+
+class RootColumn(NamedTuple):
+    """A column that keeps blocks. Its statement takes tenant, after and limit, and answers pages of (key, root), by
+    key; a root may be NULL."""
+
+    name: str
+    statement: str
+    start: bytes | int = b""
+    """What comes before every key."""
+
+
+VERSIONS = "manifest.id"
+ROOTS = (
+    # A version: its block leads to state, configuration, segments and metadata.
+    RootColumn(VERSIONS, "manifest_roots"),
+    # The tree of a lease, until that is released.
+    RootColumn("payload.root", "lease_roots"),  # guard: gc.root.payload
+    # The version that a checkpoint is, also after the version's own row expired.
+    RootColumn("thread_checkpoint.manifest", "thread_roots"),  # guard: gc.root.checkpoint
+    # A version of an entity as it came.
+    RootColumn("raw.root", "raw_roots", start=0),  # guard: gc.root.raw
+    # A slice; one that is copied to a later version is copied under the lock of its entity.
+    RootColumn("slice.root", "slice_roots", start=0),  # guard: gc.root.slice
+    # The index of an archive in blocks, until the collector claims the archive.
+    RootColumn("archive_unit.root", "unit_roots", start=0),  # guard: gc.root.archive
+    # What came of an effect, if it is too large for its row, until its run is forgotten.
+    RootColumn("effect.result", "effect_roots", start=0),  # guard: gc.root.effect
+    # What a branch or an item of a run came to, until its run is forgotten.
+    RootColumn("run_task.root", "task_roots", start=0),  # guard: gc.root.task
+)
+"""What every snapshot reads."""
+
+
+def read_roots(tx: Statements, tenant: TenantId) -> Roots:
+    """Every root of a tenant that this transaction sees."""
+    roots: dict[str, list[BlockId]] = {}
+    for column in ROOTS:
+        pages = tx.pages(column.statement, {"after": column.start}, limit=ROOT_PAGE, tenant=tenant)
+        roots[column.name] = [BlockId(row[1]) for page in pages for row in page if row[1] is not None]
+    return roots, tx.value("oldest_session", tenant=tenant)
 
 
 class LeafSet:

@@ -9,7 +9,6 @@ from analemma.gc.lifecycle import Bucket as Bucket
 from analemma.gc.lifecycle import LifecycleFormat as LifecycleFormat
 from analemma.gc.lifecycle import lifecycle as lifecycle
 from analemma.gc.lifecycle import parse_bucket as parse_bucket
+from analemma.gc.mark import ROOTS as ROOTS
 from analemma.gc.mark import Marks as Marks
 from analemma.gc.mark import Survey as Survey
-from analemma.gc.roots import ROOT_COLUMNS as ROOT_COLUMNS
-from analemma.gc.roots import ROOTS as ROOTS
