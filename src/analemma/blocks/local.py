@@ -146,9 +146,19 @@ class LocalStore(ObjectStore):
             with self._translating():
                 _write_metadata(file, metadata)
                 os.fsync(file)
-            place = _link if if_absent else _rename
+
+            def place(folder: int) -> bool:
+                if not if_absent:
+                    os.rename(temporary, name, src_dir_fd=scratch, dst_dir_fd=folder)
+                    return True
+                try:
+                    os.link(temporary, name, src_dir_fd=scratch, dst_dir_fd=folder, follow_symlinks=False)
+                except FileExistsError:
+                    return False
+                return True
+
             with self._translating(key):
-                return self._place(tuple(parents), lambda folder: place(scratch, temporary, folder, name))
+                return self._place(tuple(parents), place)
 
     def _place(self, parents: tuple[str, ...], place: Callable[[int], bool]) -> bool:
         for attempt in range(1, _PLACE_TRIES + 1):
@@ -176,35 +186,27 @@ class LocalStore(ObjectStore):
     def _temporary(self) -> Iterator[tuple[int, str, int]]:
         """A new file: the folder that it lies in, its name there and its descriptor. It goes if it is still there."""
         with self._translating(_TEMPORARY):
-            scratch = _open_folder(self._open_root(create=True), _TEMPORARY, create=True)
-        try:
+            folder = _open_folder(self._open_root(create=True), _TEMPORARY, create=True)
+        with _closing(folder) as scratch:
             name = f"{os.getpid()}-{self._entropy.random_bytes(8).hex()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with self._translating():
-                file = os.open(name, flags, 0o666, dir_fd=scratch)
+                opened = os.open(name, flags, 0o666, dir_fd=scratch)
             try:
-                yield scratch, name, file
+                with _closing(opened) as file:
+                    yield scratch, name, file
             finally:
-                os.close(file)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=scratch)
-        finally:
-            os.close(scratch)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with self._translating(_LOCK):
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            lock = os.open(_LOCK, flags, 0o666, dir_fd=self._open_root(create=True))
-        try:
+            opened = os.open(_LOCK, flags, 0o666, dir_fd=self._open_root(create=True))
+        with _closing(opened) as lock:
             end_s = self._clock.monotonic() + LONGEST_LOCK_S
-            while True:
-                with self._translating():
-                    try:
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        break
-                    except BlockingIOError:
-                        pass
+            while not self._lock_now(lock):
                 if self._clock.monotonic() > end_s:
                     raise Unavailable(
                         f"the object store {self.root} is locked",
@@ -217,8 +219,14 @@ class LocalStore(ObjectStore):
             finally:
                 # Not by closing it alone: a child that was forked meanwhile has the same descriptor.
                 fcntl.flock(lock, fcntl.LOCK_UN)
-        finally:
-            os.close(lock)
+
+    def _lock_now(self, lock: int) -> bool:
+        with self._translating():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
 
     @contextlib.contextmanager
     def _reading(self, key: str) -> Iterator[int]:
@@ -229,22 +237,17 @@ class LocalStore(ObjectStore):
                     file = _open_file(opened[-1], name)
             except (FileNotFoundError, NotADirectoryError) as exc:
                 raise missing(key) from exc
-            try:
+            with _closing(file):
                 yield file
-            finally:
-                os.close(file)
 
     def _clean_leftovers(self) -> None:
         oldest_us = self._clock.now_us() - LEFTOVER_AGE_S * 1_000_000
-        scratch = _open_folder(self._open_root(), _TEMPORARY)
-        try:
+        with _closing(_open_folder(self._open_root(), _TEMPORARY)) as scratch:
             for name in os.listdir(scratch):
                 with contextlib.suppress(OSError):
                     facts = os.stat(name, dir_fd=scratch, follow_symlinks=False)
                     if facts.st_mtime_ns // 1000 < oldest_us:
                         os.unlink(name, dir_fd=scratch)
-        finally:
-            os.close(scratch)
 
     def _open_root(self, *, create: bool = False) -> int:
         """The directory; FileNotFoundError if nobody has put anything there and it is not to be made."""
@@ -288,17 +291,12 @@ class LocalStore(ObjectStore):
         return next((folder for folder in on_the_way if folder.exists() and not folder.is_dir()), path)
 
 
-def _link(scratch: int, temporary: str, folder: int, name: str) -> bool:
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
     try:
-        os.link(temporary, name, src_dir_fd=scratch, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _rename(scratch: int, temporary: str, folder: int, name: str) -> bool:
-    os.rename(temporary, name, src_dir_fd=scratch, dst_dir_fd=folder)
-    return True
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _read_up_to(file: int, offset: int, length: int) -> bytes:
@@ -332,11 +330,8 @@ def _open_root(path: Path, *, create: bool = False) -> int:
     absent = [folder for folder in (path, *path.parents) if not folder.exists()] if create else []
     for folder in reversed(absent):
         folder.mkdir(exist_ok=True)
-        parent = _open_root(folder.parent)
-        try:
+        with _closing(_open_root(folder.parent)) as parent:
             os.fsync(parent)
-        finally:
-            os.close(parent)
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
@@ -415,11 +410,8 @@ def _walk(folder: int, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
             continue
         try:
             if name.endswith("/"):
-                inner = _open_folder(folder, name[:-1])
-                try:
+                with _closing(_open_folder(folder, name[:-1])) as inner:
                     yield from _walk(inner, prefix + name)
-                finally:
-                    os.close(inner)
             else:
                 facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISREG(facts.st_mode):

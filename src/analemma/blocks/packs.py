@@ -1,4 +1,4 @@
-"""The pack format: many stored blocks in one object; and how a pack is read, and uploaded before its commit.
+"""The pack format: many stored blocks in one object, and how they are read.
 
     ANLMPACK, format byte | stored bodies, back to back | footer | footer length (8, big-endian), SHA-256 (32), ANLMPACK
 
@@ -10,16 +10,15 @@ pack can be read and checked without a catalog. Several packs are read at once b
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import libipld
 
-from analemma import failpoints
 from analemma.blocks.port import ObjectStore, quote_metadata
 from analemma.canon.identity import ID_BYTES, BlockId
-from analemma.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
+from analemma.errors import Corrupt, Invalid
 
 MAGIC = b"ANLMPACK"
 FORMAT = 1
@@ -33,10 +32,6 @@ COALESCE_GAP_BYTES = 64 << 10
 """Neighbouring ranges this close are read as one: a request costs more than the bytes between them."""
 MAX_READ_BYTES = 16 << 20
 """One coalesced read stops growing here, so that reading many blocks stays bounded in memory."""
-
-BEFORE_INTENT = failpoints.declare("upload.before_intent", "a pack is built and nothing is recorded")
-AFTER_INTENT = failpoints.declare("upload.after_intent", "the intent is durable and no byte is written")
-AFTER_OBJECT = failpoints.declare("upload.after_object", "the object is durable and no commit names it")
 
 _MAX_QUOTED_BYTES = 300
 
@@ -170,41 +165,6 @@ def coalesce(entries: Iterable[PackEntry]) -> list[list[PackEntry]]:
             groups.append([entry])
             end = entry.end
     return groups
-
-
-def upload_pack(
-    store: ObjectStore,
-    upload_id: bytes,
-    pack: Pack,
-    *,
-    open_intent: Callable[[], None],
-    metadata: Mapping[str, str],
-) -> None:
-    """Record the intent, and store the pack durably.
-
-    If it raises or the process dies, the state is the old one and the intent, if recorded, names what the collector
-    must look for.
-    """
-    key = pack_key(upload_id)
-    failpoints.hit(BEFORE_INTENT)
-    # Intent first: bytes without an intent could only be found again by listing the store.
-    open_intent()
-    failpoints.hit(AFTER_INTENT)
-    try:
-        store.put(key, pack.data, metadata=metadata, if_absent=True)
-    except OutcomeUnknown as exc:
-        # Whether the object is there does not matter: without its commit it counts for nothing, and the intent names
-        # it.
-        raise Unavailable(exc.message, hint="the save changed nothing; try again", **exc.facts) from exc
-    info = store.head(key)
-    if info is None or info.size != len(pack.data):
-        found = "nothing" if info is None else f"{info.size} bytes"
-        raise Corrupt(
-            f"object {key} was stored but reads back as {found} instead of {len(pack.data)} bytes",
-            hint="check the object store; the save changed nothing",
-            key=key,
-        )
-    failpoints.hit(AFTER_OBJECT)
 
 
 def object_metadata(

@@ -25,7 +25,6 @@ from analemma.blocks.packs import (
     object_metadata,
     pack_key,
     read_entries,
-    upload_pack,
 )
 from analemma.blocks.port import ObjectStore
 from analemma.canon.identity import BlockId, verify_block
@@ -33,11 +32,16 @@ from analemma.canon.nodes import Block, block_links
 from analemma.canon.trees import Promises
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, PreparedBlocks, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
-from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit, NotFound
+from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit, NotFound, OutcomeUnknown, Unavailable
+from analemma.failpoints import declare, hit
 from analemma.machine import reader_count
 
 if TYPE_CHECKING:
     from analemma.blocks.redis_tier import RedisTier
+
+BEFORE_INTENT = declare("upload.before_intent", "a pack is built and nothing is recorded")
+AFTER_INTENT = declare("upload.after_intent", "the intent is durable and no byte is written")
+AFTER_OBJECT = declare("upload.after_object", "the object is durable and no commit names it")
 
 _new_tuple = tuple.__new__
 
@@ -291,21 +295,37 @@ class BlockStore:
         return [carried.rows.get(row.id, row) for row in rows]
 
     def store_pack(self, pack: Pack, key: BranchKey | None = None, execution: str | None = None) -> UploadId:
-        """Put a pack into the object store, where it counts for nothing until a commit finishes its upload; of which
-        workflow it is said to be."""
+        """Record the intent, and put a pack into the object store, durably; of which workflow it is said to be. It
+        counts for nothing until a commit finishes its upload.
+
+        If this raises or the process dies, the state is the old one and the intent, if recorded, names what the
+        collector must look for."""
         assert self._objects is not None
         upload = UploadId(self._entropy.random_bytes(16))
-        now_us = self._clock.now_us()
+        name, now_us = pack_key(upload), self._clock.now_us()
         owner, workflow = (None, None) if key is None else (key.owner, key.workflow)
-        intent = Upload(upload, "temp", pack_key(upload), len(pack.data), now_us, owner, workflow, execution)
+        metadata = object_metadata(pack, workflow_id=workflow, execution_id=execution, created_at_us=now_us)
+        intent = Upload(upload, "temp", name, len(pack.data), now_us, owner, workflow, execution)
         try:
-            upload_pack(
-                self._objects,
-                upload,
-                pack,
-                open_intent=lambda: self._catalog.open_upload(self._tenant, intent),
-                metadata=object_metadata(pack, workflow_id=workflow, execution_id=execution, created_at_us=now_us),
-            )
+            hit(BEFORE_INTENT)
+            # Intent first: bytes without an intent could only be found again by listing the store.
+            self._catalog.open_upload(self._tenant, intent)
+            hit(AFTER_INTENT)
+            try:
+                self._objects.put(name, pack.data, metadata=metadata, if_absent=True)
+            except OutcomeUnknown as exc:
+                # Whether the object is there does not matter: without its commit it counts for nothing, and the intent
+                # names it.
+                raise Unavailable(exc.message, hint="the save changed nothing; try again", **exc.facts) from exc
+            info = self._objects.head(name)
+            if info is None or info.size != len(pack.data):
+                found = "nothing" if info is None else f"{info.size} bytes"
+                raise Corrupt(
+                    f"object {name} was stored but reads back as {found} instead of {len(pack.data)} bytes",
+                    hint="check the object store; the save changed nothing",
+                    key=name,
+                )
+            hit(AFTER_OBJECT)
         except AnalemmaError as exc:
             self.give_up([upload], exc)
             raise
@@ -321,13 +341,12 @@ class BlockStore:
                 break
             rows = self._catalog.read_blocks(self._tenant, missing)
             packs: dict[UploadId, list[BlockRow]] = {}
-            inline: list[tuple[BlockId, int, bytes, int]] = []
+            inline: list[BlockRow] = []
             for row in rows.values():
-                block, size, codec, body, upload, _, _, _ = row
-                if body is not None:
-                    inline.append((block, codec, body, size))
-                elif upload is not None:
-                    packs.setdefault(upload, []).append(row)
+                if row.body is not None:
+                    inline.append(row)
+                elif row.upload is not None:
+                    packs.setdefault(row.upload, []).append(row)
             found |= decode_blocks(inline)
             found |= self._read_packs(packs)
         for block in blocks:
@@ -358,14 +377,20 @@ class BlockStore:
                 hint="open it again, with the objects that it has by now",
                 block=rows[0].id.hex(),
             )
-        entries = [PackEntry(row.id, row.codec, row.offset or 0, row.length or 0, row.size) for row in rows]
         try:
             # Whoever else reads in several threads has this many between them.
             with self._turns:
-                stored = read_entries(self._objects, pack_key(upload), entries)
+                brought = with_bytes(self._objects, upload, rows)
         except NotFound:
             return {}
-        return decode_blocks([(row.id, row.codec, stored[row.id], row.size) for row in rows])
+        return decode_blocks(brought)
+
+
+def with_bytes(objects: ObjectStore, upload: UploadId, rows: Sequence[BlockRow]) -> list[BlockRow]:
+    """These rows of one pack, each with its bytes as stored, not checked yet."""
+    entries = [PackEntry(row.id, row.codec, row.offset or 0, row.length or 0, row.size) for row in rows]
+    stored = read_entries(objects, pack_key(upload), entries)
+    return [row._replace(body=stored[row.id]) for row in rows]
 
 
 def inline_rows(blocks: Iterable[Block], *, read_back: bool = False) -> tuple[list[BlockRow], int]:
@@ -426,9 +451,9 @@ def decompress(codec: int, stored: bytes, size: int) -> bytes:
     return data
 
 
-def decode_blocks(stored: Iterable[tuple[BlockId, int, bytes, int]]) -> dict[BlockId, bytes]:
-    """The canonical bytes of many blocks, each given as `decode_block` takes it."""
-    return {block: decode_block(block, codec, body, size) for block, codec, body, size in stored}
+def decode_blocks(rows: Iterable[BlockRow]) -> dict[BlockId, bytes]:
+    """The canonical bytes of many blocks, whose rows have them as stored."""
+    return {block: decode_block(block, codec, body or b"", size) for block, size, codec, body, _, _, _, _ in rows}
 
 
 def decode_block(block: BlockId, codec: int, stored: bytes, size: int) -> bytes:

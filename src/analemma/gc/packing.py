@@ -13,18 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from analemma.blocks.packs import (
-    HEADER,
-    MAX_READ_BYTES,
-    Pack,
-    PackEntry,
-    PackWriter,
-    pack_key,
-    read_entries,
-    verify_pack,
-)
+from analemma.blocks.packs import HEADER, MAX_READ_BYTES, Pack, PackWriter, pack_key, verify_pack
 from analemma.blocks.port import ObjectStore
-from analemma.blocks.store import decode_block, decode_blocks
+from analemma.blocks.store import decode_block, decode_blocks, with_bytes
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Row, Transaction, send
 from analemma.catalog.port import BlockRow, UploadId
@@ -49,8 +40,6 @@ _ENTRY_BYTES = 48
 """What a block takes in a pack's footer, at least nearly: a pack of small blocks is not wasteful for having one."""
 
 Item = TypeVar("Item")
-Read = tuple[BlockRow, bytes]
-"""A row, and its bytes as stored."""
 ColdMark = int | str | None
 """Divides what was stored up to some time from what was stored later: a rowid on SQLite, on PostgreSQL a transaction,
 or None if nothing was stored later."""
@@ -133,7 +122,7 @@ class Packing:
             packs = -(-size // self._settings.pack_target_bytes)
             return PackingReport(blocks=blocks, bytes=size, packs=packs, dry_run=True)
         for row in self._cold(*mark, mover):
-            mover.add(row, row.body or b"")
+            mover.add(row)
         waiting_bytes = mover.flush(self._settings.pack_least_bytes)
         return replace(mover.report, waiting_bytes=waiting_bytes)
 
@@ -161,8 +150,8 @@ class Packing:
                 dry_run=True,
             )
         for usage in chosen:
-            for row, stored in self._contents(usage.upload, mover):
-                mover.add(row, stored)
+            for row in self._contents(usage.upload, mover):
+                mover.add(row)
         mover.flush()
         for usage in chosen:
             if mover.contents(usage.upload)[0] == 0:
@@ -195,14 +184,14 @@ class Packing:
     def _cold(self, mark: ColdMark, mover: _Mover) -> Iterator[BlockRow]:
         """Blocks in rows that are not doomed and not newer than the mark, checked. What is damaged stays."""
         for page in self._cold_pages(mark):
-            for batch in _in_batches(page, lambda row: int(row[1])):
-                rows = self._context.catalog.read_blocks(self._tenant, [row[0] for row in batch])
-                inline = [rows[row[0]] for row in batch if row[0] in rows and rows[row[0]].body is not None]
+            for batch in _in_batches(page, lambda row: int(row[2])):
+                rows = self._context.catalog.read_blocks(self._tenant, [row[1] for row in batch])
+                inline = [rows[row[1]] for row in batch if row[1] in rows and rows[row[1]].body is not None]
                 if len(inline) < len(batch):
                     mover.count(left=len(batch) - len(inline))
                 for row in inline:
                     try:
-                        decode_block(row.id, row.codec, row.body or b"", row.size)
+                        decode_blocks([row])
                     except Corrupt as exc:
                         mover.complain(str(exc))
                     else:
@@ -213,10 +202,7 @@ class Packing:
         take one look at each row, and what is written meanwhile may be in several or in none."""
         which = {"tenant": self._tenant, "mark": mark}
         if self._engine.has_one_writer:
-            after = 0
-            while page := self._engine.all("cold_blocks", **which, limit=COLD_PAGE, after=after):
-                yield page
-                after = page[-1][2]
+            yield from self._engine.pages("cold_blocks", {"after": 0}, limit=COLD_PAGE, **which)
             return
         # There is no index in the order in which rows were stored, but new rows mostly go to the end of the table.
         pages = self._engine.value("block_table_pages")
@@ -224,13 +210,11 @@ class Packing:
             places = {"first": f"({first},0)", "behind": f"({min(first + TABLE_PAGES, pages)},0)"}
             yield self._engine.all("cold_blocks", **which, **places)
 
-    def _contents(self, upload: UploadId, mover: _Mover) -> Iterator[Read]:
-        """What lies in a pack, checked. What cannot be read stays, and so does the pack."""
-        after = -1
-        while rows := self._engine.rows(
-            BlockRow, "packed_blocks", tenant=self._tenant, upload=upload, after=after, limit=COLD_PAGE
-        ):
-            after = rows[-1].offset or 0
+    def _contents(self, upload: UploadId, mover: _Mover) -> Iterator[BlockRow]:
+        """What lies in a pack, with its bytes, checked. What cannot be read stays, and so does the pack."""
+        which = {"tenant": self._tenant, "upload": upload}
+        for page in self._engine.pages("packed_blocks", {"after": -1}, limit=COLD_PAGE, **which):
+            rows = [BlockRow(*row[1:]) for row in page]
             for near in _in_batches(rows, lambda row: row.length or 0, MAX_READ_BYTES // 2):
                 try:
                     yield from mover.read(upload, near)
@@ -268,11 +252,11 @@ class _Mover:
         """Something is damaged or gone."""
         self.report = replace(self.report, problems=(*self.report.problems, problem))
 
-    def add(self, row: BlockRow, stored: bytes) -> None:
-        """Move this block, whose bytes were checked against its id, with others of its kind."""
+    def add(self, row: BlockRow) -> None:
+        """Move this block, whose row has its bytes, which were checked against its id, with others of its kind."""
         branching = row.links is not None
         writer, moves = self._packs.setdefault(branching, (PackWriter(), {}))
-        entry = writer.add(row.id, row.codec, stored, row.size)
+        entry = writer.add(row.id, row.codec, row.body or b"", row.size)
         moves[entry.id] = PackMove(entry.offset, entry.length, entry.id, entry.codec, row.upload, row.offset)
         if writer.size >= self._context.settings.pack_target_bytes or len(moves) >= MOST_BLOCKS:
             self._move(branching)
@@ -288,12 +272,12 @@ class _Mover:
                 waiting += size
         return waiting
 
-    def read(self, upload: UploadId, rows: Sequence[BlockRow]) -> list[Read]:
-        """The bytes of these blocks of one pack, checked against their ids; those that are damaged are left out."""
-        entries = [PackEntry(row.id, row.codec, row.offset or 0, row.length or 0, row.size) for row in rows]
+    def read(self, upload: UploadId, rows: Sequence[BlockRow]) -> list[BlockRow]:
+        """These rows of one pack with their bytes, checked against their ids; those that are damaged are left out."""
         try:
-            stored = read_entries(self._objects, pack_key(upload), entries)
-            decode_blocks([(row.id, row.codec, stored[row.id], row.size) for row in rows])
+            found = with_bytes(self._objects, upload, rows)
+            decode_blocks(found)
+            return found
         except Corrupt as exc:
             if len(rows) == 1:
                 self.complain(f"block {rows[0].id.hex()} in object {pack_key(upload)}: {exc}")
@@ -301,7 +285,6 @@ class _Mover:
             # One of them is damaged: the others can still be saved.
             middle = len(rows) // 2
             return self.read(upload, rows[:middle]) + self.read(upload, rows[middle:])
-        return [(row, stored[row.id]) for row in rows]
 
     def contents(self, upload: UploadId) -> tuple[int, int]:
         """How many blocks lie in an upload, and their bytes."""
@@ -364,8 +347,8 @@ class _Mover:
                 f"object {key} was stored but reads back as another pack", hint="check the object store", key=key
             )
         view = memoryview(data)
-        for entries in _in_batches(pack.entries, lambda entry: entry.length):
-            decode_blocks([(each.id, each.codec, bytes(view[each.offset : each.end]), each.size) for each in entries])
+        for each in pack.entries:
+            decode_block(each.id, each.codec, bytes(view[each.offset : each.end]), each.size)
 
 
 class _TooFew(AnalemmaError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import zstandard
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from analemma import BlockId
 from analemma.errors import Corrupt, Limit
 from analemma.testing.refusals import refuses
-from tests.core.entry_points.blocks import Block, block_id, compress, decode_blocks, inline_rows
+from tests.core.entry_points.blocks import Block, BlockRow, block_id, compress, decode_blocks, inline_rows
 
 RAW, ZSTD = 0, 1
 
@@ -26,13 +26,23 @@ GOLDEN_FRAME = bytes.fromhex(
 """TEXT as it was stored with zstandard 0.25. Never regenerate: stores hold frames like this one."""
 
 
+Row = tuple[BlockId, int, bytes, int]
+
+
 def sealed(frame: bytes) -> bytes:
     """A frame with its CRC: hostile ones come sealed too."""
     return frame + zlib.crc32(frame).to_bytes(4, "big")
 
 
+def decode_all(rows: Iterable[Row]) -> dict[BlockId, bytes]:
+    """What rows of the catalog hold."""
+    return decode_blocks(
+        BlockRow(block, size, codec, stored, None, None, None, None) for block, codec, stored, size in rows
+    )
+
+
 def decode(block: BlockId, codec: int, stored: bytes, size: int) -> bytes:
-    return decode_blocks([(block, codec, stored, size)])[block]
+    return decode_all([(block, codec, stored, size)])[block]
 
 
 def test_a_frame_written_long_ago_is_still_readable() -> None:
@@ -122,9 +132,6 @@ def test_threads_do_not_disturb_each_other() -> None:
     assert wrong == []
 
 
-Row = tuple[BlockId, int, bytes, int]
-
-
 def many(count: int) -> tuple[list[Row], dict[BlockId, bytes]]:
     """Blocks of every sort: frames, raw ones, a large one, an empty one."""
     contents = [b"%d " % number * 200 for number in range(count)]
@@ -139,8 +146,8 @@ def many(count: int) -> tuple[list[Row], dict[BlockId, bytes]]:
 def test_many_blocks_come_back_at_once() -> None:
     for count in (0, 5, 200):
         rows, contents = many(count)
-        assert decode_blocks(rows) == contents
-    assert decode_blocks([]) == {}
+        assert decode_all(rows) == contents
+    assert decode_all([]) == {}
 
 
 def hidden(content: bytes) -> bytes:
@@ -169,7 +176,7 @@ def test_one_damaged_block_among_many_is_found_and_named() -> None:
     for what, spoil in SPOILED.items():
         rows = [*good[:100], spoil(good[100]), *good[101:]]
         try:
-            decode_blocks(rows)
+            decode_all(rows)
         except Corrupt as exc:
             if exc.facts["block"] == rows[100][0].hex():
                 continue

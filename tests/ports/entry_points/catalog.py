@@ -19,6 +19,7 @@ from analemma.catalog.engine.sqlite.engine import SqliteEngine as SqliteEngine
 from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.kernel.versions import BranchStart as BranchStart
 from analemma.catalog.opening import open_catalog as open_catalog
+from analemma.catalog.port import BranchKey as BranchKey
 from analemma.catalog.port import Head as Head
 from analemma.catalog.port import KernelCatalog as KernelCatalog
 from analemma.catalog.port import RecordRequest as RecordRequest

@@ -101,7 +101,7 @@ ORDER BY page.id
 
 -- packed_blocks --
 -- A page of what lies in one upload, in the order in which it lies there.
-SELECT id, size, codec, body, upload, object_offset, object_length, links
+SELECT object_offset, id, size, codec, body, upload, object_offset, object_length, links
 FROM block WHERE tenant = :tenant AND upload = :upload AND object_offset > :after
 ORDER BY object_offset LIMIT :limit
 
@@ -145,7 +145,7 @@ SELECT pg_relation_size('{schema}.block') / current_setting('block_size')::bigin
 
 -- cold_blocks [sqlite] --
 -- A page of them, in the order in which they were stored: what is read together mostly came together.
-SELECT id, length(body), rowid
+SELECT rowid, id, length(body)
 FROM block WHERE rowid > :after AND rowid <= coalesce(:mark, 9223372036854775807) AND tenant = :tenant AND body IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM doom WHERE doom.tenant = block.tenant AND doom.id = block.id)
 ORDER BY rowid LIMIT :limit
@@ -153,7 +153,7 @@ ORDER BY rowid LIMIT :limit
 -- cold_blocks [postgres] --
 -- Those in some pages of the table, in the order in which they were stored: what is read together mostly came together. A range of
 -- places is read as such (from PostgreSQL 14 on), so that every page of the table is read once, however many questions that takes.
-SELECT id, length(body)
+SELECT NULL, id, length(body)
 FROM block
 WHERE ctid >= :first::text::tid AND ctid < :behind::text::tid AND tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
   AND (:mark::text IS NULL OR age(xmin) >= age(:mark::text::xid))
