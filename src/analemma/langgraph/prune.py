@@ -187,7 +187,7 @@ def _remove_planned(threads: Threads, plan: DropPlan, planned: Head) -> None:
     """Remove a branch with all its rows, if it still has what was planned with."""
     place = threads.rows.key(plan.key.workflow, plan.key.branch)
     # What was written for a checkpoint that is yet to be stored stays.
-    writes, checkpoints = "drop_writes_of_branch", "drop_checkpoints_of_branch"
+    writes, checkpoints = "drop_writes_of_branch", "drop_checkpoints"
     rows = [RowChange(writes, place, None), RowChange(checkpoints, place, len(plan.gone))]
     try:
         remove_branch(threads.kernel, planned, rows)

@@ -251,7 +251,8 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         """Remove a thread with all its namespaces, checkpoints, writes and versions, tagged and pinned ones too; its
         blocks go by collection."""
         key = self._rows.key(str(thread_id))
-        dropped = [RowChange(each, key, None) for each in ("drop_checkpoints_of_thread", "drop_writes_of_thread")]
+        checkpoints = RowChange("drop_checkpoints", {**key, "branch": None}, None)
+        dropped = [checkpoints, RowChange("drop_writes_of_thread", key, None)]
         remove_workflow(self._threads.kernel, self._threads.owner, str(thread_id), dropped)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:

@@ -17,6 +17,15 @@ INSERT INTO thread_write
 SELECT tenant, owner, :target, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
 FROM thread_write
 
+-- newer_of_others [text] --
+-- The newest checkpoint, if it is neither the one that a run has read nor one of its own.
+SELECT newest.checkpoint FROM (
+    SELECT checkpoint, writer FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+    ORDER BY checkpoint DESC LIMIT 1
+) AS newest
+WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence  -- guard: thread.overtaken
+
 -- put_checkpoint --
 -- The row of a checkpoint, beside the commit of its version; refused if the parent is another version by now, or none at all, or if the newest checkpoint
 -- is neither the one that a fenced run has read nor one of its own.
@@ -30,12 +39,7 @@ WHERE (:base IS NULL OR EXISTS (
     SELECT 1 FROM thread_checkpoint
     WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent AND manifest = :base
 )) AND (:fence IS NULL OR NOT EXISTS (
-    SELECT 1 FROM (
-        SELECT checkpoint, writer FROM thread_checkpoint
-        WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
-        ORDER BY checkpoint DESC LIMIT 1
-    ) AS newest
-    WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence
+include newer_of_others
 ))
 ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
 SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
@@ -52,13 +56,8 @@ include commit_next;
 include put_checkpoint;
 
 -- overtaken --
--- The newest checkpoint, if it is neither the one that a run has read nor one of its own.
-SELECT newest.checkpoint FROM (
-    SELECT checkpoint, writer FROM thread_checkpoint
-    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
-    ORDER BY checkpoint DESC LIMIT 1
-) AS newest
-WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence  -- guard: thread.overtaken
+-- The newest checkpoint, if another run has stored it.
+include newer_of_others
 
 -- adopt_version --
 -- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
@@ -161,10 +160,9 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 
 -- continued --
 -- Whether a checkpoint has been built upon.
-SELECT 1 WHERE EXISTS (
-    SELECT 1 FROM thread_checkpoint
-    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND parent = :checkpoint
-)
+SELECT 1 FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND parent = :checkpoint
+LIMIT 1
 
 -- waiting_checkpoint --
 -- The newest checkpoint of a namespace on which a task waits, or failed.
@@ -232,10 +230,12 @@ WHERE tenant = :tenant AND owner = :owner AND checkpoint <= :before
 ORDER BY checkpoint DESC, thread, branch LIMIT :limit
 
 -- namespaces --
--- The namespaces of a thread that have checkpoints or writes.
+-- The namespaces of a thread that have checkpoints or writes, and the branches of its workflow.
 SELECT branch FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 UNION
 SELECT branch FROM thread_write WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+UNION
+SELECT branch FROM head WHERE tenant = :tenant AND owner = :owner AND workflow = :thread
 
 -- put_write --
 -- What a task wrote: whoever writes it again changes nothing. Of what it reports of itself (an error, an interrupt, an answer to one), the last report counts.
@@ -269,12 +269,13 @@ WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow BETWEEN :f
       AND known.thread = head.workflow AND known.branch = head.branch
 )
 
--- drop_checkpoints_of_branch --
--- Every checkpoint of a namespace, in the order of their keys, as everyone who holds several of them.
+-- drop_checkpoints --
+-- Every checkpoint of a thread or of one namespace, in the order of their keys, as everyone who holds several of them.
 DELETE FROM thread_checkpoint
-WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint IN (
-    SELECT checkpoint FROM thread_checkpoint
-    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch ORDER BY checkpoint FOR UPDATE
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND (branch, checkpoint) IN (
+    SELECT branch, checkpoint FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND (:branch::text IS NULL OR branch = :branch)
+    ORDER BY branch, checkpoint FOR UPDATE
 )
 
 -- drop_writes_of_branch --
@@ -285,14 +286,6 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
     WHERE thread_checkpoint.tenant = thread_write.tenant AND thread_checkpoint.owner = thread_write.owner
       AND thread_checkpoint.thread = thread_write.thread AND thread_checkpoint.branch = thread_write.branch
       AND thread_checkpoint.checkpoint = thread_write.checkpoint
-)
-
--- drop_checkpoints_of_thread --
--- Every checkpoint of a thread, in the same order.
-DELETE FROM thread_checkpoint
-WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND (branch, checkpoint) IN (
-    SELECT branch, checkpoint FROM thread_checkpoint
-    WHERE tenant = :tenant AND owner = :owner AND thread = :thread ORDER BY branch, checkpoint FOR UPDATE
 )
 
 -- drop_writes_of_thread --
@@ -315,16 +308,6 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
         AND thread_checkpoint.thread = thread_write.thread AND thread_checkpoint.branch = thread_write.branch
         AND thread_checkpoint.checkpoint = thread_write.checkpoint
   )
-
--- thread_exists --
--- Whether a thread has anything.
-SELECT 1 WHERE EXISTS (
-    SELECT 1 FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
-) OR EXISTS (
-    SELECT 1 FROM thread_write WHERE tenant = :tenant AND owner = :owner AND thread = :thread
-) OR EXISTS (
-    SELECT 1 FROM head WHERE tenant = :tenant AND owner = :owner AND workflow = :thread
-)
 
 -- copy_writes --
 -- All writes of a thread, for another.
