@@ -145,11 +145,9 @@ class TextIndex:
         return {"dimensions": len(checked[0]), "vectors": portable(chain.from_iterable(checked)).tobytes()}
 
 
-def rank(
-    query: array[float], found: Iterable[tuple[StoredItem, tuple[int, bytes] | None]], wanted: int
-) -> list[tuple[float | None, StoredItem]]:
-    """Of items with what is stored of their vectors, so many that a query is nearest to, best first, with their scores;
-    those without vectors follow. Equal ones stay in their order."""
+def rank(query: array[float], found: Iterable[StoredItem], wanted: int) -> list[tuple[float | None, StoredItem]]:
+    """Of items with their vectors, so many that a query is nearest to, best first, with their scores; those without
+    vectors follow. Equal ones stay in their order."""
     norm, unscored = hypot(*query), list[StoredItem]()
 
     def similarity(vector: array[float]) -> float:
@@ -159,12 +157,12 @@ def rank(
 
     def scored() -> Iterator[tuple[float, StoredItem]]:
         compared = 0
-        for item, stored in found:
-            if stored is None:
+        for item in found:
+            dimensions, data = item.dimensions, item.vectors
+            if dimensions is None or data is None:
                 if len(unscored) < wanted:
                     unscored.append(item)
                 continue
-            dimensions, data = stored
             if dimensions != len(query):
                 raise Invalid(
                     f"item {item.key!r} was indexed with {dimensions} dimensions, the query has {len(query)}",

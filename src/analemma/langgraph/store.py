@@ -278,16 +278,14 @@ def check_page(op: SearchOp | ListNamespacesOp) -> None:
 def search(reader: ItemReader, op: SearchOp, query: Any) -> Sequence[tuple[float | None, StoredItem]]:
     """The items that match, with their scores: nearest to a query's vector first, or in the order in which they came to
     be."""
-    matches, wanted = parse_filter(op.filter), op.offset + op.limit
+    prefix, matches, wanted = encode_namespace(op.namespace_prefix), parse_filter(op.filter), op.offset + op.limit
     pages = (
         [item for item in page if matches is None or matches(decode_value(item.value))]
-        for page in reader.below(encode_namespace(op.namespace_prefix), None if matches or query else wanted)
+        for page in reader.below(prefix, None if matches or query else wanted, scored=query is not None)
     )
+    found = chain.from_iterable(pages)
     if query is None:
-        chosen = islice(chain.from_iterable(pages), op.offset, wanted) if op.limit else ()
-        return [(None, item) for item in chosen]
-    stored = ((items, reader.vectors(items)) for items in pages if items)
-    found = ((item, vectors.get((item.space, item.place))) for items, vectors in stored for item in items)
+        return [(None, item) for item in (islice(found, op.offset, wanted) if op.limit else ())]
     return rank(query, found, wanted)[op.offset :]
 
 

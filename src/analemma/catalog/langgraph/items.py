@@ -45,6 +45,9 @@ class StoredItem(NamedTuple):
     created_at_us: int
     updated_at_us: int
     expires_at_us: int | None
+    dimensions: int | None = None
+    vectors: bytes | None = None
+    """What was indexed of it, where that is asked for."""
 
 
 class ItemChange(NamedTuple):
@@ -84,34 +87,29 @@ class ItemReader:
             return None
         return item
 
-    def below(self, prefix: bytes, wanted: int | None = None) -> Iterator[list[StoredItem]]:
+    def below(self, prefix: bytes, wanted: int | None = None, *, scored: bool = False) -> Iterator[list[StoredItem]]:
         """Pages of the items of a namespace and of those below it: namespace after namespace, in the order in which
-        they came to be, and so the items in each. The first page is no larger than what is wanted, if that is known."""
+        they came to be, and so the items in each; `scored`: with their vectors. The first page is no larger than what
+        is wanted, if that is known."""
         size = FIRST_PAGE if wanted is None else min(max(wanted, 1), PAGE_ITEMS)
         small: dict[int, bytes] = {}
         count = 0
         for space, namespace, newest in self._ranged("spaces_below", {"after": 0}, prefix):
             if small and count + newest > size:
-                page = self._page("items_of_spaces", small, spaces=list(small))
+                page = self._page("items_of_spaces", small, scored, spaces=list(small))
                 small, count, size = {}, 0, _size_after(page)
                 yield page
             if newest > size:
                 after = 0
-                while page := self._page("items_of_space", {space: namespace}, space=space, after=after, limit=size):
+                which = {space: namespace}
+                while page := self._page("items_of_space", which, scored, space=space, after=after, limit=size):
                     after, size = page[-1].place, _size_after(page)
                     yield page
             else:
                 small[space] = namespace
                 count += newest
         if small:
-            yield self._page("items_of_spaces", small, spaces=list(small))
-
-    def vectors(self, items: Sequence[StoredItem]) -> dict[tuple[int, int], tuple[int, bytes]]:
-        """For those items of a page that were indexed, by space and place: how many dimensions, and the doubles."""
-        places = [item.place for item in items]
-        asked = {"tenant": self._tenant, "spaces": sorted({item.space for item in items})}
-        rows = self._source.all("vectors_of_spaces", **asked, first=min(places), last=max(places))
-        return {(space, place): (dimensions, vectors) for space, place, dimensions, vectors in rows}
+            yield self._page("items_of_spaces", small, scored, spaces=list(small))
 
     def namespaces(self, prefix: bytes) -> Iterator[bytes]:
         """The namespace and those below it that have items, in their order."""
@@ -139,8 +137,8 @@ class ItemReader:
         for page in self._source.pages(name, behind, limit=SPACE_PAGE, **asked):
             yield from page
 
-    def _page(self, name: str, namespaces: dict[int, bytes], **asked: Any) -> list[StoredItem]:
-        rows = self._source.all(name, tenant=self._tenant, now=self._floor(), **asked)
+    def _page(self, name: str, namespaces: dict[int, bytes], scored: bool, **asked: Any) -> list[StoredItem]:
+        rows = self._source.all(name, tenant=self._tenant, now=self._floor(), scored=int(scored), **asked)
         return [StoredItem(space, place, namespaces[space], *rest) for space, place, *rest in rows]
 
 
@@ -250,5 +248,5 @@ def _size_after(page: Sequence[StoredItem]) -> int:
     """How many items of this size make a page."""
     if not page:
         return FIRST_PAGE
-    held = sum([len(item.value) for item in page])
+    held = sum([len(item.value) + len(item.vectors or b"") for item in page])
     return max(1, min(PAGE_ITEMS, PAGE_BYTES * len(page) // (held + 1)))

@@ -10,11 +10,23 @@ SELECT id, namespace, newest FROM item_space
 WHERE tenant = :tenant AND namespace >= :low AND namespace < :high AND id > :after
 ORDER BY id LIMIT :limit
 
+-- item_rows [text] --
+-- Items that have not expired; with their vectors, if these are wanted.
+SELECT space, place, key, value, created_at, updated_at, expires_at, dimensions, CASE WHEN :scored = 1 THEN vectors END
+FROM item
+WHERE tenant = :tenant AND (expires_at IS NULL OR expires_at > :now)
+
 -- items_of_space --
 -- A page of one namespace, in the order in which its items came to be.
-SELECT space, place, key, value, created_at, updated_at, expires_at FROM item
-WHERE tenant = :tenant AND space = :space AND place > :after AND (expires_at IS NULL OR expires_at > :now)
+include item_rows
+AND space = :space AND place > :after
 ORDER BY place LIMIT :limit
+
+-- items_of_spaces --
+-- All items of small namespaces.
+include item_rows
+AND space = ANY (:spaces::bigint[])
+ORDER BY space, place
 
 -- item_namespaces --
 -- Namespaces in a range that have an item which has not expired, in their order. Not EXISTS: a plan made while there are
@@ -80,17 +92,6 @@ WHERE tenant = :tenant AND space = :space AND expires_at <= :now AND key IN (
 -- hold_space --
 -- Nobody else changes items of this namespace until the transaction ends.
 SELECT id, newest FROM item_space WHERE tenant = :tenant AND namespace = :namespace FOR UPDATE
-
--- items_of_spaces --
--- All items of small namespaces.
-SELECT space, place, key, value, created_at, updated_at, expires_at FROM item
-WHERE tenant = :tenant AND space = ANY (:spaces::bigint[]) AND (expires_at IS NULL OR expires_at > :now)
-ORDER BY space, place
-
--- vectors_of_spaces --
--- The vectors of the items of some namespaces between two places.
-SELECT space, place, dimensions, vectors FROM item
-WHERE tenant = :tenant AND space = ANY (:spaces::bigint[]) AND place BETWEEN :first AND :last AND vectors IS NOT NULL
 
 -- space_numbers [sqlite] --
 -- Numbers for namespaces that may be new. There is one writer, so nobody else takes them.
