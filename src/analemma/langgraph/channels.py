@@ -38,41 +38,48 @@ LARGEST_SPLICE = 256
 
 _HEADS: dict[int, tuple[Shape, int]] = {0xDC: ("array", 2), 0xDD: ("array", 4), 0xDE: ("map", 2), 0xDF: ("map", 4)}
 """First bytes of long arrays and maps, and how many bytes of the count follow."""
+_TYPES: dict[Shape, tuple[type, ...]] = {"array": (list, tuple), "map": (dict,)}
+"""What is serialized to them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
     """One serialized value. `chunks` is all of it, or of one in pieces what stands behind the header, `GROUP` pieces to
-    a chunk; `ends` are the ends of its pieces, counted from there."""
+    a chunk; `marks` say where each piece begins, counted from there, and where the last one ends."""
 
     kind: str
     shape: Shape
     chunks: tuple[bytes, ...]
-    ends: Sequence[int] = ()
+    marks: Sequence[int] = (0,)
+
+    @property
+    def count(self) -> int:
+        """How many pieces there are; none of a whole value."""
+        return len(self.marks) - 1
 
     @property
     def data(self) -> bytes:
         """What the serializer wrote."""
-        return self.chunks[0] if self.shape == "whole" else b"".join((_head(self.shape, len(self.ends)), *self.chunks))
+        return self.chunks[0] if self.shape == "whole" else b"".join((_head(self.shape, self.count), *self.chunks))
 
     @property
     def size(self) -> int:
         """About how many bytes it takes to keep."""
-        return sum(map(len, self.chunks)) + 40 * len(self.ends) + 200
+        return sum(map(len, self.chunks)) + 40 * self.count + 200
 
     def pieces(self, first: int = 0, last: int | None = None) -> list[bytes]:
         """Its pieces, or some of them."""
-        ends = self.ends
+        chunks, marks = self.chunks, self.marks
         found: list[bytes] = []
-        begin = ends[first - 1] if first else 0
-        for place in range(len(ends))[first:last]:
-            group, inside = divmod(place, GROUP)
-            if not found or not inside:
-                chunk = self.chunks[group]
-                base = ends[group * GROUP - 1] if group else 0
-            found.append(chunk[begin - base : ends[place] - base])
-            begin = ends[place]
+        for place in range(self.count)[first:last]:
+            group = place // GROUP
+            base = marks[group * GROUP]
+            found.append(chunks[group][marks[place] - base : marks[place + 1] - base])
         return found
+
+
+NOTHING = Channel("", "whole", ())
+"""What is known of a value that no version before has."""
 
 
 class Cut(NamedTuple):
@@ -88,7 +95,7 @@ class Cut(NamedTuple):
         if after is before:
             return []
         if before is not None and (before.kind, before.shape) == (after.kind, after.shape) and after.shape != "whole":
-            stop, until = len(before.ends) - self.last, len(after.ends) - self.last
+            stop, until = before.count - self.last, after.count - self.last
             if (stop - self.first) + (until - self.first) <= LARGEST_SPLICE:
                 gone = [Operation("remove", (*path, PIECES, str(self.first)))] * (stop - self.first)
                 pieces = enumerate(after.pieces(self.first, until), self.first)
@@ -111,104 +118,72 @@ def to_channel(found: list[Any]) -> Channel:
     if shape not in ("array", "map"):
         raise Corrupt(f"a checkpoint holds a channel of unknown shape {shape!r}")
     chunks = tuple([b"".join(pieces[start : start + GROUP]) for start in range(0, len(pieces), GROUP)])
-    return Channel(kind, shape, chunks, list(accumulate(map(len, pieces))))
+    return Channel(kind, shape, chunks, list(accumulate(map(len, pieces), initial=0)))
 
 
 def cut(value: Any, dumps: Dumps, before: Channel | None = None, *, by_items: bool = False) -> Cut:
     """Serialize a value and find its pieces, taking over those of the version before as far as the bytes are the same.
     `by_items`: the serializer is known to write a list or a dict as its items, one after the other."""
-    if by_items and before is not None and before.shape != "whole":
-        made = _cut_again(value, dumps, before)
+    past = NOTHING if before is None else before
+    items: Sequence[Any] = list(value.items()) if isinstance(value, dict) else value
+    same = _equal_groups(value, items, dumps, past) if by_items else 0
+    kind, written = dumps(_part(items, past.shape, same) if same else value)
+    data = bytes(written)
+    shape, count, start = _read_head(data) if kind == MSGPACK and data else ("whole", 0, 0)
+    # The value itself has to have the items that its bytes have.
+    if shape != "whole" and isinstance(value, _TYPES[shape]) and len(items) == same + count:
+        made = _cut_items(items, same, dumps, shape, data[start:], past if past.shape == shape else NOTHING)
         if made is not None:
             return made
-    kind, written = dumps(value)
-    data = bytes(written)
-    if before is not None and before.kind == kind and before.shape == "whole" and before.chunks[0] == data:
-        return Cut(before)
-    whole = Cut(Channel(kind, "whole", (data,)))
-    if kind != MSGPACK or len(data) <= SMALLEST_CUT_BYTES:
-        return whole
-    shape, count, start = _read_head(data)
-    if shape == "whole" or not _has_items(value, shape, count):
-        return whole
-    known, old = (before.ends, b"".join(before.chunks)) if before is not None and before.shape == shape else ((), b"")
-    found = _find_ends(value, dumps, data[start:], shape, known, old)
-    if found is None:
-        return whole
-    if before is not None and found.first == len(known) == count:
-        return Cut(before, count)
-    return Cut(Channel(kind, shape, _grouped(data[start:], found.ends), found.ends), found.first, found.last)
+    if same:
+        return cut(value, dumps, before)
+    whole = Channel(kind, "whole", (data,))
+    return Cut(past if past == whole else whole)
 
 
-class _Ends(NamedTuple):
-    """Where the pieces of a value end, and how many at its beginning and end are those of another."""
-
-    ends: list[int]
-    first: int
-    last: int
-
-
-def _cut_again(value: Any, dumps: Dumps, before: Channel) -> Cut | None:
-    """The same for a value that was in pieces before; None if it is not alike any more."""
-    shape = before.shape
-    make: type[Any] = list if shape == "array" else dict
+def _equal_groups(value: Any, items: Sequence[Any], dumps: Dumps, past: Channel) -> int:
+    """How many items stand in groups that are full and equal, before the first that is not."""
     # Exactly these: of a class that is derived from them, a serializer may make something else.
-    if type(value) not in ((list, tuple) if shape == "array" else (dict,)):
-        return None
-    items = list(value.items()) if isinstance(value, dict) else value
-    count, known = len(items), before.ends
-    head = _head(shape, GROUP)
-    same = 0
-    # Groups that are full on both sides, as long as they are equal.
-    for chunk in before.chunks[: min(count, len(known)) // GROUP]:
-        kind, data = dumps(make(items[same : same + GROUP]))
-        if kind != MSGPACK or len(data) != len(head) + len(chunk) or not data.endswith(chunk):
+    if past.shape == "whole" or type(value) not in _TYPES[past.shape]:
+        return 0
+    size, same = len(_head(past.shape, GROUP)), 0
+    for chunk in past.chunks[: min(len(items), past.count) // GROUP]:
+        kind, data = dumps(_part(items, past.shape, same, same + GROUP))
+        if kind != MSGPACK or len(data) != size + len(chunk) or not data.endswith(chunk):
             break
         same += GROUP
-    rest = make(items[same:])
-    kind, data = dumps(rest)
-    head = _head(shape, count - same)
-    base = known[same - 1] if same else 0
-    body = bytes(data[len(head) :])
-    size = len(_head(shape, count)) + base + len(body)
-    if kind != MSGPACK or not data.startswith(head) or size <= SMALLEST_CUT_BYTES:
+    return same
+
+
+def _part(items: Sequence[Any], shape: Shape, first: int, last: int | None = None) -> Any:
+    """Some items of a list or a dict as one of their own."""
+    return dict(items[first:last]) if shape == "map" else items[first:last]
+
+
+def _cut_items(items: Sequence[Any], same: int, dumps: Dumps, shape: Shape, body: bytes, past: Channel) -> Cut | None:
+    """The items of a value, of which so many are those of the version before, in pieces: `body` is the bytes of the
+    others. None if these are too few, or not those of the items."""
+    base, count = past.marks[same], len(items) - same
+    if len(_head(shape, len(items))) + base + len(body) <= SMALLEST_CUT_BYTES:
         return None
-    kept, old = before.chunks[: same // GROUP], b"".join(before.chunks[same // GROUP :])
-    found = _find_ends(rest, dumps, body, shape, [end - base for end in known[same:]], old)
-    if found is None:
+    known, chunks = [mark - base for mark in past.marks[same:]], past.chunks[same // GROUP :]
+    first, shared = _shared(body, count, known, b"".join(chunks))
+    # Read from its end, msgpack is ambiguous: what was an item before may be the end of a longer one now.
+    for last in dict.fromkeys((shared, 0)):
+        opening, closing = known[first], len(body) - (known[-1] - known[-1 - last])
+        middle = _serialize_each(items, dumps, shape, same + first, len(items) - last)
+        # The proof that the pieces are what was written: not assumed of any serializer, but looked at each time.
+        if middle is not None and body[opening:closing] == b"".join(middle):
+            break
+    else:
         return None
-    if same + found.first == len(known) == count:
-        return Cut(before, count)
-    ends = [*known[:same], *[base + end for end in found.ends]]
-    return Cut(Channel(MSGPACK, shape, (*kept, *_grouped(body, found.ends)), ends), same + found.first, found.last)
-
-
-def _find_ends(value: Any, dumps: Dumps, body: bytes, shape: Shape, known: Sequence[int], old: bytes) -> _Ends | None:
-    """Where the items of a value end in its bytes, given where those of another do; None if its bytes are not those of
-    its items."""
-    count = len(value)
-    first, last = _shared(body, count, known, old)
-    opening = known[first - 1] if first else 0
-    closing = known[-1] - (known[-last - 1] if last < len(known) else 0) if last else 0
-    middle = _middle(value, dumps, shape, first, count - last)
-    if last and middle is not None and body[opening : len(body) - closing] != b"".join(middle):
-        # Read from its end, msgpack is ambiguous: what was an item before may be the end of a longer one now.
-        last = closing = 0
-        middle = _middle(value, dumps, shape, first, count)
-    # The proof that the pieces are what was written: not assumed of any serializer, but looked at each time.
-    if middle is None or body[opening : len(body) - closing] != b"".join(middle):
-        return None
-    ends = list(known[:first])
-    ends += [opening + end for end in accumulate(map(len, middle))]
-    if last:
-        shift = len(body) - known[-1]
-        ends += [end + shift for end in known[-last:]]
-    return _Ends(ends, first, last)
-
-
-def _grouped(body: bytes, ends: Sequence[int]) -> tuple[bytes, ...]:
-    marks = [0, *ends[GROUP - 1 : -1 : GROUP], len(body)] if ends else [0]
-    return tuple([body[begin:end] for begin, end in pairwise(marks)])
+    if first == len(known) - 1 == count:
+        return Cut(past, same + first)
+    marks = [*known[:first], *accumulate(map(len, middle), initial=opening)]
+    marks += [mark + len(body) - known[-1] for mark in known[len(known) - last :]]
+    groups = [body[begin:end] for begin, end in pairwise([*marks[:-1:GROUP], marks[-1]])]
+    marks = [*past.marks[:same], *[base + mark for mark in marks]]
+    return Cut(Channel(MSGPACK, shape, (*past.chunks[: same // GROUP], *groups), marks), same + first, last)
 
 
 def _head(shape: Shape, count: int) -> bytes:
@@ -235,50 +210,40 @@ def _read_head(data: bytes) -> tuple[Shape, int, int]:
     return shape, count, 1 + width
 
 
-def _has_items(value: Any, shape: Shape, count: int) -> bool:
-    """Whether the value itself has the items that its bytes have."""
-    return isinstance(value, list | tuple if shape == "array" else dict) and len(value) == count
-
-
-def _middle(value: Any, dumps: Dumps, shape: Shape, first: int, stop: int) -> list[bytes] | None:
+def _serialize_each(items: Sequence[Any], dumps: Dumps, shape: Shape, first: int, stop: int) -> list[bytes] | None:
     """Some items, each serialized by itself; None if that does not give what it should."""
-    if shape == "array":
-        alone: list[Any] = [[item] for item in value[first:stop]]
-        head = 0x91
-    else:
-        alone = [{key: item} for key, item in list(value.items())[first:stop]]
-        head = 0x81
+    (head,) = _head(shape, 1)
     found: list[bytes] = []
-    for one in alone:
-        kind, data = dumps(one)
+    for place in range(first, stop):
+        kind, data = dumps(_part(items, shape, place, place + 1))
         if kind != MSGPACK or data[0] != head:
             return None
         found.append(bytes(data[1:]))
     return found
 
 
-def _shared(body: bytes, count: int, ends: Sequence[int], old: bytes) -> tuple[int, int]:
+def _shared(body: bytes, count: int, marks: Sequence[int], old: bytes) -> tuple[int, int]:
     """How many pieces at the beginning and at the end are those of the version before. Compares memory, in halves."""
-    view = memoryview(old)
-    most = min(count, bisect_right(ends, len(body)))
-    if most == len(ends) and body.startswith(old):
+    view, known = memoryview(old), len(marks) - 1
+    most = min(count, bisect_right(marks, len(body)) - 1)
+    if most == known and body.startswith(old):
         return most, 0
-    first, beyond = 0, most + 1
-    while first + 1 < beyond:
-        middle = (first + beyond) // 2
-        begin, end = ends[first - 1] if first else 0, ends[middle - 1]
-        if body.startswith(view[begin:end], begin):
-            first = middle
-        else:
-            beyond = middle
-    most = min(count, len(ends)) - first
-    room = len(body) - (ends[first - 1] if first else 0)
-    last, beyond = 0, most + 1
-    while last + 1 < beyond:
-        middle = (last + beyond) // 2
-        begin = ends[-middle - 1] if middle < len(ends) else 0
-        if ends[-1] - begin <= room and body.endswith(view[begin:]):
-            last = middle
-        else:
-            beyond = middle
+    first = _most(most, lambda low, high: body.startswith(view[marks[low] : marks[high]], marks[low]))
+    room = len(body) - marks[first]
+    last = _most(
+        min(count, known) - first,
+        lambda _, high: marks[-1] - marks[-1 - high] <= room and body.endswith(view[marks[-1 - high] :]),
+    )
     return first, last
+
+
+def _most(limit: int, holds: Callable[[int, int], bool]) -> int:
+    """The largest number up to a limit of which something holds, given that it holds of a smaller one."""
+    low, beyond = 0, limit + 1
+    while low + 1 < beyond:
+        middle = (low + beyond) // 2
+        if holds(low, middle):
+            low = middle
+        else:
+            beyond = middle
+    return low
