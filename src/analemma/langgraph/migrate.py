@@ -59,7 +59,7 @@ def migrate_threads(
         total = sum(place.checkpoints for place in places)
         done = copied = written = 0
         for place in places:
-            known = _known(saver, place)
+            known = {row.checkpoint for row in saver._threads.rows.every(place.thread, branch_of(place.namespace))}
             for checkpoint in foreign.checkpoints(place):
                 if checkpoint not in known:
                     _copy(reader, saver, place, checkpoint)
@@ -89,11 +89,6 @@ def _reader(foreign: ForeignThreads, serde: SerializerProtocol) -> BaseCheckpoin
     except ModuleNotFoundError as exc:
         package = "langgraph-checkpoint-sqlite" if foreign.is_file else "langgraph-checkpoint-postgres"
         raise Unavailable(f"reading this database needs {package}", hint=f"pip install {package}") from exc
-
-
-def _known(saver: AnalemmaSaver, place: ForeignPlace) -> set[str]:
-    rows = saver._threads.rows.every(place.thread, branch_of(place.namespace))
-    return {row.checkpoint for row in rows}
 
 
 def _copy(reader: BaseCheckpointSaver[Any], saver: AnalemmaSaver, place: ForeignPlace, checkpoint: str) -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -27,32 +29,25 @@ class ForeignPlace(NamedTuple):
 
 
 class ForeignThreads:
-    """The threads of one such database. Close it, or use it as a context manager."""
+    """The threads of one such database."""
 
-    def __init__(self, connection: Any, sql: Sql, source: str) -> None:
+    def __init__(self, connection: Any, cursor: Callable[[], Any], sql: Sql) -> None:
         self.connection = connection
         """For the saver that reads the states."""
         self.is_file = sql is SQLITE
         """Of SqliteSaver, and not a database of PostgresSaver."""
+        self._cursor = cursor
         # Apart from the catalog's own statements: these are for tables that are not ours.
         file = resources.files("analemma.catalog") / "sql" / "foreign" / "threads.sql"
         self._statements = sql.parse(file.read_text(encoding="utf-8"), source=file.name)
+
+    def check(self, source: str) -> None:
+        """Raise Invalid unless the tables of a saver are there."""
         if self._rows("foreign_tables")[0]["found"] != TABLES:
-            self.close()
             raise Invalid(
                 f"{source} holds no threads of LangGraph",
                 hint="name the database that SqliteSaver or PostgresSaver writes to",
             )
-
-    def __enter__(self) -> ForeignThreads:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give back the connection."""
-        self.connection.close()
 
     def places(self) -> list[ForeignPlace]:
         """Every namespace of every thread."""
@@ -74,24 +69,25 @@ class ForeignThreads:
         statement = self._statements[name]
         values = [parameters[parameter] for parameter in statement.parameters]
         try:
-            if self.is_file:
-                cursor = self.connection.cursor()
-                cursor.row_factory = sqlite3.Row
-                return list(map(dict, cursor.execute(statement.sql, statement.bind(values))))
-            import psycopg
-            from psycopg.rows import dict_row
-
-            with psycopg.RawCursor(self.connection, row_factory=dict_row) as cursor:
-                return list(cursor.execute(statement.sql.encode(), values).fetchall())
+            return [dict(row) for row in self._cursor().execute(statement.sql, statement.bind(values))]
         except Exception as exc:
             raise Unavailable(f"the threads cannot be read: {exc}", hint="check the database, and try again") from exc
 
 
-def open_foreign(source: str) -> ForeignThreads:
-    """Open a file of SqliteSaver or a database of PostgresSaver, for reading only."""
+@contextmanager
+def open_foreign(source: str) -> Iterator[ForeignThreads]:
+    """A file of SqliteSaver or a database of PostgresSaver, open for reading only while the block runs."""
     if source.startswith(("postgres://", "postgresql://")):
-        return ForeignThreads(_connect(source), POSTGRES, "the PostgreSQL database")
-    path = source.removeprefix("sqlite:///")
+        name, opened = "the PostgreSQL database", _open_database(source)
+    else:
+        name = source.removeprefix("sqlite:///")
+        opened = _open_file(name)
+    with closing(opened.connection):
+        opened.check(name)
+        yield opened
+
+
+def _open_file(path: str) -> ForeignThreads:
     if not os.path.isfile(path):
         raise NotFound(f"there is no file {path}", hint="name a file of SqliteSaver, or a postgresql:// URL")
     try:
@@ -99,23 +95,21 @@ def open_foreign(source: str) -> ForeignThreads:
         connection.execute("SELECT 1 FROM sqlite_master")
     except sqlite3.Error as exc:
         raise Invalid(f"{path} is no SQLite database: {exc}", hint="name a file of SqliteSaver") from exc
-    return ForeignThreads(connection, SQLITE, path)
+    # Rows that the saver may unpack, too.
+    connection.row_factory = sqlite3.Row
+    return ForeignThreads(connection, connection.cursor, SQLITE)
 
 
-def _connect(source: str) -> Any:
+def _open_database(url: str) -> ForeignThreads:
     try:
         import psycopg
         from psycopg.rows import dict_row
     except ModuleNotFoundError as exc:
         raise Unavailable("PostgreSQL needs psycopg", hint="pip install 'analemma[postgres]'") from exc
+    # As PostgresSaver wants it.
+    wanted: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
     try:
-        # As PostgresSaver wants it.
-        return psycopg.connect(
-            source,
-            autocommit=True,
-            prepare_threshold=0,
-            row_factory=dict_row,
-            options="-c default_transaction_read_only=on",
-        )
+        connection = psycopg.connect(url, **wanted, options="-c default_transaction_read_only=on")
     except psycopg.Error as exc:
         raise Unavailable("the PostgreSQL database cannot be reached", hint="check the URL") from exc
+    return ForeignThreads(connection, partial(psycopg.RawCursor, connection), POSTGRES)
