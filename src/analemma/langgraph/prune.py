@@ -3,7 +3,7 @@ left as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 
-from analemma.canon.identity import BlockId
 from analemma.canon.trees import Edited
 from analemma.catalog.langgraph.threads import PAGE, CheckpointRow
 from analemma.catalog.port import BranchKey, Head, RowChange, Version
@@ -53,7 +52,7 @@ class DropPlan:
 def keep_latest(threads: Threads, thread: str) -> None:
     """Remove every checkpoint but the newest of each namespace, and what the newest needs of its ancestors."""
     for branch in threads.rows.branches(thread):
-        _drop(threads, threads.key(thread, branch), None)
+        _drop(threads, _plan(threads, threads.key(thread, branch), None))
 
 
 def delete_for_runs(threads: Threads, runs: Collection[str]) -> None:
@@ -64,29 +63,25 @@ def delete_for_runs(threads: Threads, runs: Collection[str]) -> None:
     keys = sorted({threads.key(row.thread, row.branch) for row in rows})
     # All of them before anything goes: what cannot be is refused as a whole.
     for plan in [_plan(threads, key, frozenset(runs)) for key in keys]:
-        _drop(threads, plan.key, plan.runs, plan)
+        _drop(threads, plan)
 
 
-def _drop(threads: Threads, key: BranchKey, runs: Collection[str] | None, plan: DropPlan | None = None) -> None:
-    """Do what was planned, planning anew when somebody was faster. Versions first, then rows: stopped between the two,
-    it can be done again. Tagged and pinned versions stay in the history."""
-    for _ in _tries(threads):
-        chosen = plan or _plan(threads, key, runs)
-        if not chosen.gone and not chosen.kept:
+def _drop(threads: Threads, plan: DropPlan) -> None:
+    """Do what was planned; again if the head has moved, and planning anew if checkpoints are others by now. Versions
+    first, then rows: stopped between the two, it can be done again. Tagged and pinned versions stay in the history."""
+    trouble = "the thread changes too fast to remove anything"
+    for _ in attempts(threads.context.clock, trouble, hint="stop its writers, and try again"):
+        if not plan.gone and not plan.kept:
             return
         try:
-            if chosen.head is None or not _expire_versions(threads, chosen, chosen.head):
-                for start in range(0, len(chosen.gone), BATCH):
-                    threads.rows.drop(chosen.gone[start : start + BATCH])
+            if plan.head is None or not _expire_versions(threads, plan):
+                for start in range(0, len(plan.gone), BATCH):
+                    threads.rows.drop(plan.gone[start : start + BATCH])
             return
         except HeadMoved:
-            plan = None
-
-
-def _tries(threads: Threads) -> Iterator[int]:
-    """The attempts of whoever removes something."""
-    trouble = "the thread changes too fast to remove anything"
-    return attempts(threads.context.clock, trouble, hint="stop its writers, and try again")
+            continue
+        except (Conflict, Expired):
+            plan = _plan(threads, plan.key, plan.runs)
 
 
 def _plan(threads: Threads, key: BranchKey, runs: Collection[str] | None) -> DropPlan:
@@ -144,101 +139,61 @@ def _noted(threads: Threads, row: CheckpointRow) -> CheckpointRow:
     return row._replace(deltas=orjson.dumps(told).decode())
 
 
-def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
+def _expire_versions(threads: Threads, plan: DropPlan) -> bool:
     """Let versions of a branch expire, moving the head to what is kept if it is one of them; whether the branch was
-    removed instead, with its rows, since nothing of it stays."""
+    removed instead, with its rows, since nothing of it stays. Conflict or Expired if something is not as planned."""
     key, dooms = plan.key, plan.dooming()
     catalog, tenant = threads.context.catalog, threads.context.tenant
-    for _ in _tries(threads):
-        head = catalog.head(tenant, key)
-        if head is None:
-            return False
-        newest = catalog.manifest(tenant, head.manifest)
-        doomed = newest is not None and dooms(newest)
-        if doomed and plan.kept:
+    head = threads.commits.head_after_pending(key)
+    if head is None:
+        return False
+    marked = {ref.manifest for ref in catalog.refs(tenant, key.owner, key.workflow)}
+    rows = list(catalog.every_version(tenant, key))
+    going = [row for row in rows if row.id not in marked and dooms(row)]
+    # If the head stays, all that goes is below it: what came to be since we looked is above it.
+    if any(row.id == head.manifest and dooms(row) for row in rows):
+        if plan.kept:
             _move_head(threads, key, head, plan.kept[0])
-            continue
-        marked = {ref.manifest for ref in catalog.refs(tenant, key.owner, key.workflow)}
-        rows = list(catalog.every_version(tenant, key))
-        if doomed and all(row.id not in marked and dooms(row) for row in rows):
-            _remove_planned(threads, plan, planned)
-            return True
-        if doomed:
+        elif len(going) < len(rows):
             # The branch has others that stay: what it ends with holds nothing.
-            nothing = threads.context.trees.build({})
-            _commit_on(threads, key, head, nothing, message="its checkpoints were removed")
-            continue
-        # Below the head: one that came to be since we looked is above it.
-        versions = [row for row in rows if row.version < head.version and row.id not in marked and dooms(row)]
-        try:
-            for start in range(0, len(versions), BATCH):
-                expire_batch(threads.kernel, key, tuple(versions[start : start + BATCH]))
-            return False
-        except Conflict:
-            # Tagged, pinned or expired since we looked.
-            continue
-        except NotFound:
-            # Somebody has removed the branch: nothing is left to expire.
-            return False
-    raise AssertionError("unreachable")
-
-
-def _remove_planned(threads: Threads, plan: DropPlan, planned: Head) -> None:
-    """Remove a branch with all its rows, if it still has what was planned with."""
-    place = threads.rows.key(plan.key.workflow, plan.key.branch)
-    # What was written for a checkpoint that is yet to be stored stays.
-    writes, checkpoints = "drop_writes_of_branch", "drop_checkpoints"
-    rows = [RowChange(writes, place, None), RowChange(checkpoints, place, len(plan.gone))]
-    try:
-        remove_branch(threads.kernel, planned, rows)
-    except HeadMoved:
-        raise
-    except Conflict as exc:
-        raise _outdated(plan.key) from exc
+            _commit_on(threads, key, head, threads.context.trees.build({}), message="its checkpoints were removed")
+        else:
+            place = threads.rows.key(key.workflow, key.branch)
+            # What was written for a checkpoint that is yet to be stored stays.
+            writes = RowChange("drop_writes_of_branch", place, None)
+            remove_branch(threads.kernel, head, [writes, RowChange("drop_checkpoints", place, len(plan.gone))])
+            return True
+    # Somebody may have removed the branch: then nothing is left to expire.
+    with suppress(NotFound):
+        for start in range(0, len(going), BATCH):
+            expire_batch(threads.kernel, key, tuple(going[start : start + BATCH]))
+    return False
 
 
 def _move_head(threads: Threads, key: BranchKey, head: Head, row: CheckpointRow) -> None:
     """Make what a checkpoint holds the newest version of its branch again, and that version the checkpoint."""
-
-    def move(tree: Edited, *bases: BlockId) -> None:
-        _commit_on(
-            threads,
-            key,
-            head,
-            tree,
-            bases=bases,
-            # So that it goes when the run does.
-            execution=row.run,
-            message=back_to(row.checkpoint),
-            kind=ROLLED_BACK,
-            facts={"version": manifest.version},
-            rows=lambda made: [RowChange("point_checkpoint", {**checkpoint, "manifest": made})],
-        )
-
-    trees = threads.context.trees
     # The same checkpoint, as another version.
     place = threads.rows.key(row.thread, row.branch)
     checkpoint = {**place, "checkpoint": row.checkpoint, "expected": row.manifest}
+    manifest, trees = threads.commits.manifest(row.manifest), threads.context.trees
+    move = partial(
+        _commit_on,
+        *(threads, key, head),
+        # So that it goes when the run does.
+        execution=row.run,
+        message=back_to(row.checkpoint),
+        kind=ROLLED_BACK,
+        facts={"version": manifest.version},
+        rows=lambda made: [RowChange("point_checkpoint", {**checkpoint, "manifest": made})],
+    )
     try:
-        manifest = threads.commits.manifest(row.manifest)
-        try:
-            move(Edited(manifest.root, ()), row.manifest)
-        except Expired:
-            # The version has expired, or is another thread's that is gone, so nothing can be taken over unread. Its
-            # row has kept all of it.
-            state = threads.commits.guarded(row.manifest, lambda: trees.read(manifest.root.id))
-            move(trees.build(state))
-    except (Conflict, Expired) as exc:
-        # The checkpoint is another version by now, or none.
-        raise _outdated(key) from exc
+        move(Edited(manifest.root, ()), bases=(row.manifest,))
+    except Expired:
+        # The version has expired, or is another thread's that is gone, so nothing can be taken over unread. Its row has
+        # kept all of it.
+        move(trees.build(threads.commits.guarded(row.manifest, lambda: trees.read(manifest.root.id))))
 
 
 def _commit_on(threads: Threads, key: BranchKey, head: Head, tree: Edited, **more: Any) -> None:
-    """Make a tree the newest version of a branch. Who called looks again: nothing is done if the head is another by
-    now."""
-    with suppress(HeadMoved):
-        threads.commits.commit_next(key, head.manifest, lambda head: Proposal(key, tree, head, **more))
-
-
-def _outdated(key: BranchKey) -> HeadMoved:
-    return HeadMoved(f"checkpoints of thread {key.workflow!r} changed meanwhile", hint="look again", key=key)
+    """Make a tree the newest version of a branch, if that still stands where it did."""
+    threads.commits.commit_next(key, head.manifest, lambda head: Proposal(key, tree, head, **more))
