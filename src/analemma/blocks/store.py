@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -179,24 +180,29 @@ class BlockStore:
 
     def audit(
         self, blocks: Sequence[BlockId], uploads: set[UploadId] | None = None, promises: Promises | None = None
-    ) -> tuple[dict[BlockId, bytes], list[str]]:
-        """The bytes of those that are whole, as `read_uncached`, and what is wrong with each of the others, and with
-        what links say of them, among all that were audited with the same `promises`.
+    ) -> tuple[dict[BlockId, Block], list[str]]:
+        """Those that are whole, as `read_uncached`, and what is wrong with each of the others, and with what links say
+        of them, among all that were audited with the same `promises`.
 
         With `uploads`, those that were looked at before, also whether the uploads that they lie in are told of rightly.
         """
-        found, failed = self._read_each(blocks, AnalemmaError)
+        read, failed = self._read_each(blocks, AnalemmaError)
         problems = [str(error) for error in failed.values()]
-        rows = self._catalog.read_blocks(self._tenant, list(found)) if found else {}
+        rows = self._catalog.read_blocks(self._tenant, list(read)) if read else {}
         promises = promises or Promises()
-        for block, data in found.items():
+        found: dict[BlockId, Block] = {}
+        for block, data in read.items():
+            links: Sequence[BlockId] = ()
             try:
-                promises.check(block, data)  # guard: block.links
+                links = promises.check(block, data)  # guard: block.links
             except Corrupt as exc:
                 problems.append(str(exc))
+                with suppress(Corrupt):
+                    links = block_links(data)
             row = rows.get(block)
-            if row is not None and (row.links is None) != (not block_links(data)):
+            if row is not None and (row.links is None) != (not links):
                 problems.append(f"block {block.hex()} has a row that is wrong about its links")
+            found[block] = Block(block, data, tuple(links))
         if uploads is not None:
             for row in rows.values():
                 if row.upload is not None and row.upload not in uploads:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import ge
 from typing import Any, Literal, NamedTuple, get_args
 
 import libipld
@@ -370,6 +371,8 @@ _LEAF_FLAGS = (0, SPECIALS, LINKS | SPECIALS)
 _ENTRY_FLAGS = frozenset({0, LINKS, FORCED, LINKS | FORCED})
 _TEXTS = {str}
 _CID_LENGTHS = {36}
+_ALWAYS_FINE = frozenset({str, float, bool, type(None)})
+"""Types of content that nothing can be wrong with, wherever it stands in a container."""
 _CID_PREFIX_COLUMNS = [{byte} for byte in CID_PREFIX]
 
 
@@ -455,10 +458,10 @@ def check_node(block: BlockId, node: Node) -> None:
     """Walk all of a node: Corrupt unless we could have written its content under these flags. What it says about other
     blocks is checked where they are read."""
     if node.level:
-        if any(type(number) is bool for child in node.body for number in child[1:4]):
+        if any(bool in map(type, child[1:4]) for child in node.body):
             raise Corrupt(f"block {block.hex()} is not a tree node", block=block.hex())
         keys = [sort_key(child[4]) for child in node.body] if node.kind == "map" else []
-        if any(keys[number] >= keys[number + 1] for number in range(len(keys) - 1)):
+        if any(map(ge, keys, keys[1:])):
             raise Corrupt(f"block {block.hex()} is an index out of order", block=block.hex())
         return
     if node.kind in ("text", "bytes"):
@@ -484,7 +487,8 @@ def check_node(block: BlockId, node: Node) -> None:
         elif cls is dict or cls is list:
             if depth >= MAXIMUM_DEPTH:
                 raise too_deep(block)
-            stack += [(inner, depth + 1) for inner in (wire if cls is list else wire.values())]
+            inner = wire if cls is list else wire.values()
+            stack += [(each, depth + 1) for each in inner if type(each) not in _ALWAYS_FINE]
         elif cls is bytes:
             flags |= SPECIALS
             if wire[:1] != b"\0":

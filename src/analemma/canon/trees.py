@@ -12,7 +12,6 @@ from analemma.canon.edit import Edited, EditedNodes, Editor, Operation
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     Block,
-    Kind,
     Link,
     Wire,
     block_links,
@@ -139,7 +138,7 @@ class Promises:
     is true: sizes add up from below."""
 
     def __init__(self) -> None:
-        self._links: dict[BlockId, tuple[Kind, int, int, bool]] = {}
+        self._links: dict[BlockId, Link] = {}
         self._entries: dict[BlockId, tuple[int, str | None]] = {}
 
     def expect(self, link: Link) -> None:
@@ -147,11 +146,11 @@ class Promises:
         if not self._agree(link):
             raise broken_promise(link.id)
 
-    def check(self, block: BlockId, data: bytes) -> None:
-        """Corrupt if a tree's node does not say of itself what is true of it, or is not what links say, or has links
-        that are not true. Blocks of other kinds have readers of their own."""
+    def check(self, block: BlockId, data: bytes) -> list[BlockId]:
+        """The blocks that this one links to; Corrupt if a tree's node does not say of itself what is true of it, or is
+        not what links say, or has links that are not true. Blocks of other kinds have readers of their own."""
         if not is_tree_node(data):
-            return
+            return block_links(data)
         node = decode_node(block, data)
         check_node(block, node)
         links = node_links(node)
@@ -168,10 +167,10 @@ class Promises:
             ]
         if wrong:
             raise broken_promise(wrong[0])
+        return [link.id for link in links]
 
     def _agree(self, link: Link) -> bool:
-        said = (link.kind, link.count, link.size, link.branching)
-        return self._links.setdefault(link.id, said) == said
+        return self._links.setdefault(link.id, link) == link
 
     def _agree_on_place(self, block: BlockId, level: int, key: str | None = None) -> bool:
         return self._entries.setdefault(block, (level, key)) == (level, key)
@@ -189,5 +188,4 @@ def admit_block(data: bytes, expected: BlockId | None = None, promises: Promises
         raise Corrupt(f"block {found.hex()} is not DAG-CBOR", block=found.hex()) from exc
     if not canonical:
         raise Corrupt(f"block {found.hex()} is not in canonical form", block=found.hex())
-    (promises or Promises()).check(found, data)
-    return Block(found, data, tuple(block_links(data)))
+    return Block(found, data, tuple((promises or Promises()).check(found, data)))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import block_links, wire_links
+from analemma.canon.nodes import wire_links
 from analemma.canon.trees import Promises, Trees
 from analemma.canon.types import standard_registry
 from analemma.catalog.kernel.versions import BranchStart, branch_columns
@@ -247,9 +247,9 @@ class _Blocks:
         manifests: dict[BlockId, Manifest] = {}
         bodies, problems = self._blocks.audit(list(ids), self._uploads, self._promises)
         self.report.problems += problems
-        for block, data in bodies.items():
+        for block, body in bodies.items():
             try:
-                found = manifests[block] = decode_manifest(block, data)
+                found = manifests[block] = decode_manifest(block, body.data)
                 for link in (found.root, *wire_links(found.metadata)):
                     self._promises.expect(link)
             except AnalemmaError as exc:
@@ -281,8 +281,8 @@ class _Blocks:
             if told:
                 self.report.blocks += len(found)
                 self.report.problems += problems
-            for data in found.values():
-                links.update(dict.fromkeys(block_links(data)))
+            for block in found.values():
+                links.update(dict.fromkeys(block.links))
         return links
 
 
