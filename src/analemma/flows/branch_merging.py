@@ -72,8 +72,7 @@ def _compared(state: WorkingState, branch: BranchChange) -> tuple[list[Operation
     sides = [side.trees.get_many(side.root.id, contested) for side in (base, state, theirs)]
     found = Comparison(taken)
     for path in contested:
-        before, ours, other = [side.get(path, ABSENT) for side in sides]
-        compare(before, ours, other, path, found, state.trees.registry)
+        compare(Clash(path, *[side.get(path, ABSENT) for side in sides]), found, state.trees.registry)
     return found.taken, found.clashes
 
 

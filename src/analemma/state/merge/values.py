@@ -40,9 +40,8 @@ UNDECIDED = object()
 """The answer where there is none: the conflict is the caller's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clash:
-    """A place that both sides changed, perhaps alike."""
+class Clash(NamedTuple):
+    """What three states have at a place, such as one that both sides changed, perhaps alike."""
 
     path: Path
     base: Any
@@ -51,10 +50,17 @@ class Clash:
 
     def shown(self) -> dict[str, Any]:
         """For callers: the pointer and the three values, those left out where nothing stands."""
-        values = {"base": self.base, "ours": self.ours, "theirs": self.theirs}
-        return {"path": format_pointer(self.path)} | {
-            name: value for name, value in values.items() if value is not ABSENT
-        }
+        values = {name: value for name, value in self._asdict().items() if value is not ABSENT}
+        return {**values, "path": format_pointer(self.path)}
+
+    def fields(self) -> list[Clash] | None:
+        """What they have in each field of the dicts that both sides are; None: they are to be seen as a whole."""
+        path, base, ours, theirs = self
+        if type(ours) is not dict or type(theirs) is not dict or (type(base) is not dict and base is not ABSENT):
+            return None
+        sides: list[dict[str, Any]] = [{} if base is ABSENT else base, ours, theirs]
+        keys = dict.fromkeys([*ours, *theirs, *sides[0]])
+        return [Clash((*path, key), *[side.get(key, ABSENT) for side in sides]) for key in keys]
 
 
 StrategyName = Literal[
@@ -225,14 +231,14 @@ class Comparison:
     theirs_alone: list[Path] = field(default_factory=list)
 
 
-def compare(base: Any, ours: Any, theirs: Any, path: Path, found: Comparison, registry: TypeRegistry) -> None:
-    """Add to `found` what each side changed at a path."""
-    if type(ours) is dict and type(theirs) is dict and (type(base) is dict or base is ABSENT):
-        before: dict[str, Any] = base if type(base) is dict else {}
-        for key in dict.fromkeys([*ours, *theirs, *before]):
-            if path or not is_reserved(key):
-                values = [side.get(key, ABSENT) for side in (before, ours, theirs)]
-                compare(values[0], values[1], values[2], (*path, key), found, registry)
+def compare(there: Clash, found: Comparison, registry: TypeRegistry) -> None:
+    """Add to `found` what each side changed at a place."""
+    path, base, ours, theirs = there
+    fields = there.fields()
+    if fields is not None:
+        for each in fields:
+            if path or not is_reserved(each.path[0]):
+                compare(each, found, registry)
     elif same(base, theirs, registry):
         if not same(base, ours, registry):
             found.ours_alone.append(path)
@@ -240,7 +246,7 @@ def compare(base: Any, ours: Any, theirs: Any, path: Path, found: Comparison, re
         found.theirs_alone.append(path)
         found.taken.append(operation(path, ours, theirs))
     else:
-        found.clashes.append(Clash(path, base, ours, theirs))
+        found.clashes.append(there)
 
 
 class Roots(NamedTuple):
@@ -302,7 +308,7 @@ def _reconcile(
         at = trees.fingerprint
         contested = [path for path in contested if at(roots.ours, path) != at(roots.theirs, path)]
     for clash in _values_at(roots, trees, contested):
-        compare(clash.base, clash.ours, clash.theirs, clash.path, found, trees.registry)
+        compare(clash, found, trees.registry)
     return _resolve(found, strategies, roots, trees, rebase=rebase)
 
 
@@ -363,7 +369,7 @@ def settle(clash: Clash, registry: TypeRegistry, *, rebase: bool = False) -> Any
 
     Of a merge, what both changed alike stands once. Of a rebase it does not: two who counted from 1 to 2 both counted.
     There the order is known, so that what both appended to a list stands, ours first."""
-    base, ours, theirs = clash.base, clash.ours, clash.theirs
+    _, base, ours, theirs = clash
     if not rebase and same(ours, theirs, registry):
         return ours
     if base is ABSENT and rebase:
@@ -382,8 +388,8 @@ def merge_by_key(name: str, base: Any, ours: Any, theirs: Any, registry: TypeReg
         return UNDECIDED
     merged = {}
     for key in dict.fromkeys([*before, *mine, *other]):
-        was, own, new = [side.get(key, ABSENT) for side in (before, mine, other)]
-        merged[key] = _merged_item(was, own, new, registry, rebase=False)
+        item = Clash((), *[side.get(key, ABSENT) for side in (before, mine, other)])
+        merged[key] = _merged_item(item, registry, rebase=False)
         if merged[key] is UNDECIDED:
             return UNDECIDED
     return [merged[key] for key in _order(list(before), list(mine), list(other)) if merged[key] is not ABSENT]
@@ -418,20 +424,6 @@ def operation(path: Path, old: Any, new: Any) -> Operation:
             raise Invalid("a merge cannot remove the whole value", hint="merge it into a value that stays", pointer="")
         return Operation("remove", path)
     return Operation("add" if old is ABSENT else "replace", path, new)
-
-
-def applied(value: Any, operations: Iterable[Operation]) -> Any:
-    """The value after these operations, all of them on fields of dicts; the value itself is left as it was."""
-    result = copy.deepcopy(value)
-    for op, path, new in operations:
-        container = result
-        for token in path[:-1]:
-            container = container[token]
-        if op == "remove":
-            del container[path[-1]]
-        else:
-            container[path[-1]] = copy.deepcopy(new)
-    return result
 
 
 class _Hunk(NamedTuple):
@@ -484,7 +476,7 @@ def _of_both(
         return [*ours.items, *theirs.items]
     if not ours.stop - ours.start == len(ours.items) == len(theirs.items) == 1:
         return None
-    item = _merged_item(before[ours.start], ours.items[0], theirs.items[0], registry, rebase=rebase)
+    item = _merged_item(Clash((), before[ours.start], ours.items[0], theirs.items[0]), registry, rebase=rebase)
     return None if item is UNDECIDED else [item]
 
 
@@ -515,17 +507,16 @@ def _alike(sides: Iterable[list[Any]], registry: TypeRegistry) -> int:
     return sum(1 for _ in takewhile(bool, equal))
 
 
-def _merged_item(base: Any, ours: Any, theirs: Any, registry: TypeRegistry, *, rebase: bool) -> Any:
+def _merged_item(there: Clash, registry: TypeRegistry, *, rebase: bool) -> Any:
     """An item of a list with the changes of both sides, ABSENT, or UNDECIDED."""
-    found = Comparison()
-    # Below a field, since a state's reserved names mean nothing in an item.
-    compare(base, ours, theirs, ("",), found, registry)
-    for clash in found.clashes:
-        value = settle(clash, registry, rebase=rebase)
-        if value is UNDECIDED:
-            return UNDECIDED
-        found.taken.append(operation(clash.path, clash.ours, value))
-    return applied({} if ours is ABSENT else {"": ours}, found.taken).get("", ABSENT)
+    fields = there.fields()
+    if fields is not None:
+        merged = {each.path[-1]: _merged_item(each, registry, rebase=rebase) for each in fields}
+        undecided = any(value is UNDECIDED for value in merged.values())
+        return UNDECIDED if undecided else {key: value for key, value in merged.items() if value is not ABSENT}
+    if same(there.base, there.theirs, registry):
+        return there.ours
+    return there.theirs if same(there.base, there.ours, registry) else settle(there, registry, rebase=rebase)
 
 
 def _by_key(name: str, items: Any, registry: TypeRegistry) -> dict[BlockId, Any] | None:
@@ -564,14 +555,15 @@ def _order(base: list[BlockId], ours: list[BlockId], theirs: list[BlockId]) -> l
 def decide(strategy: Strategy | None, clash: Clash, registry: TypeRegistry, *, rebase: bool = False) -> Any:
     """What is to stand where both sides changed something: a value, ABSENT, or UNDECIDED. A strategy that is given is
     asked whatever the sides came to; without one, see `settle`."""
-    value = UNDECIDED if strategy is None else _chosen(strategy, clash.base, clash.ours, clash.theirs, registry)
+    value = UNDECIDED if strategy is None else _chosen(strategy, clash, registry)
     if value is UNDECIDED and (strategy is None or (not rebase and same(clash.ours, clash.theirs, registry))):
         return settle(clash, registry, rebase=rebase)
     return value
 
 
-def _chosen(strategy: Strategy, base: Any, ours: Any, theirs: Any, registry: TypeRegistry) -> Any:
+def _chosen(strategy: Strategy, clash: Clash, registry: TypeRegistry) -> Any:
     """What a strategy makes of three values; UNDECIDED if it does not apply."""
+    _, base, ours, theirs = clash
     if not isinstance(strategy, str):
         # It may change what it is given and return that: seen against itself it would be no change.
         return strategy(*copy.deepcopy((base, ours, theirs)))
