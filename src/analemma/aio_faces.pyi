@@ -20,8 +20,8 @@ from analemma.pipeline.sinks import Sinks
 from analemma.slicing.entity_key import EntityKey
 from analemma.state.arguments import DeltaUpdate
 from analemma.state.checkpoints import Ticket
+from analemma.state.history import Rollback
 from analemma.state.records import Commit
-from analemma.state.rollback import Rollback
 from analemma.store.revisions import Revision
 from analemma.store.store import Store
 from analemma.store.tenant import Tenant

@@ -198,7 +198,7 @@ def rollback(
     from analemma.catalog.port import BranchKey
     from analemma.cli.rendering import changes_fields, commit_fields, print_changes
     from analemma.cli.selecting import expected_id
-    from analemma.state.rollback import plan_rollback, roll_back
+    from analemma.state.history import plan_rollback, roll_back
     from analemma.store.revisions import find_own_version
 
     key = BranchKey(owner, workflow, branch)

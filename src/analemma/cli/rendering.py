@@ -18,8 +18,7 @@ from analemma.errors import Corrupt, Invalid
 if TYPE_CHECKING:
     from analemma.catalog.port import Pin, Tag, Version
     from analemma.state.records import Commit, Receipt
-    from analemma.state.refs import Decision
-    from analemma.state.workflows import Branch, Workflow
+    from analemma.state.workflows import Branch, Decision, Workflow
 
 TYPE = "$type"
 LINK = "$link"

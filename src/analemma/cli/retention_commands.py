@@ -12,7 +12,7 @@ from analemma.cli.output import print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
-    from analemma.state.retention import RetentionPolicy
+    from analemma.state.removal import RetentionPolicy
 
 commands = command_group("Which versions are kept, and removing the others.")
 

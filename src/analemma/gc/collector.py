@@ -27,8 +27,7 @@ from analemma.gc.collection import Collection, GcStatus, Run, TenantCollection, 
 from analemma.gc.mark import VERSIONS, Marks, Roots, Survey, read_roots
 from analemma.gc.uploads import Audit, Failure, UploadCollector, UploadRow
 from analemma.state.kernel import Kernel
-from analemma.state.removal import remove_due
-from analemma.state.retention import ExpiryPlan, expire_branches
+from analemma.state.removal import ExpiryPlan, expire_branches, remove_due
 
 AFTER_LEASE = declare("gc.after_lease", "a pass has its number, and nothing is marked")
 AFTER_SNAPSHOT = declare("gc.after_snapshot", "the roots are read, and nothing is marked")

@@ -19,8 +19,7 @@ from analemma.errors import Conflict, Expired, HeadMoved, NotFound
 from analemma.langgraph.threads import Threads, back_to, delta_channels
 from analemma.state.commits import Proposal
 from analemma.state.records import ROLLED_BACK
-from analemma.state.removal import remove_branch
-from analemma.state.retention import BATCH, expire_batch, held_channels, needed_by
+from analemma.state.removal import BATCH, expire_batch, held_channels, needed_by, remove_branch
 
 
 @dataclass(frozen=True, slots=True)

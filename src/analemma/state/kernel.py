@@ -10,10 +10,7 @@ from analemma.state import (
     checkpoints,
     history,
     load,
-    refs,
     removal,
-    retention,
-    rollback,
     save,
     segments,
     workflows,
@@ -45,15 +42,15 @@ class Kernel:
     watch = history.watch
     verify = history.verify
     verify_manifest_integrity = history.verify_manifest_integrity
+    rollback_to_version = history.rollback_to_version
+    last_safe_manifest = history.last_safe_manifest
+    rollback_to_last_safe = history.rollback_to_last_safe
+    fork = history.fork
     history = history.history
     checkpoint_async = checkpoints.checkpoint_async
     ticket = checkpoints.ticket
     wait_for = checkpoints.wait_for
     load_state_with_consistency = checkpoints.load_state_with_consistency
-    rollback_to_version = rollback.rollback_to_version
-    last_safe_manifest = rollback.last_safe_manifest
-    rollback_to_last_safe = rollback.rollback_to_last_safe
-    fork = rollback.fork
     merge = histories.merge
     create_manifest = segments.create_manifest
     get_manifest = segments.get_manifest
@@ -61,23 +58,23 @@ class Kernel:
     load_segment_manifest = segments.load_segment_manifest
     verify_segment_config = segments.verify_segment_config
     inject_dynamic_segment = segments.inject_dynamic_segment
-    tag = refs.tag
-    untag = refs.untag
-    tags = refs.tags
-    pin = refs.pin
-    unpin = refs.unpin
-    pins = refs.pins
-    decide = refs.decide
-    decisions = refs.decisions
+    tag = workflows.tag
+    untag = workflows.untag
+    tags = workflows.tags
+    pin = workflows.pin
+    unpin = workflows.unpin
+    pins = workflows.pins
+    decide = workflows.decide
+    decisions = workflows.decisions
     list_workflows = workflows.list_workflows
     get_workflow = workflows.get_workflow
     set_workflow = workflows.set_workflow
     branches = workflows.branches
     children = workflows.children
-    set_retention = retention.set_retention
-    get_retention = retention.get_retention
-    expire = retention.expire
-    expire_all = retention.expire_all
+    set_retention = removal.set_retention
+    get_retention = removal.get_retention
+    expire = removal.expire
+    expire_all = removal.expire_all
     delete = removal.delete
     undelete = removal.undelete
     deleted = removal.deleted

@@ -14,7 +14,7 @@ from analemma.catalog.port import BranchKey, Version
 from analemma.errors import AnalemmaError, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_unicode, check_version, expired, place
 from analemma.state.history import find_between, line_of, place_of
-from analemma.state.refs import find_tag
+from analemma.state.workflows import find_tag
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
