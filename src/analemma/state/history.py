@@ -15,7 +15,7 @@ from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.trees import Edited, Operation
 from analemma.catalog.kernel.versions import ExpiredRow, branch_columns, version_of
-from analemma.catalog.port import BranchKey, Head, JournalRow, Verdict, Version
+from analemma.catalog.port import BranchKey, JournalRow, Verdict, Version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.state.arguments import (
     CURRENT_HEAD,
@@ -87,11 +87,7 @@ def history(
         raise Invalid(f"a page of {limit!r} versions", hint="ask for at least one")
     key = branch_key(owner_id, workflow_id, branch)
     filters = _filters(execution_id, segment_id, since, until, decision)
-    line: Iterator[Stretch] = (
-        _line_after_number(kernel, key, after)
-        if not isinstance(after, str)
-        else _line_after_manifest(kernel, key, after)
-    )
+    line = _line_after(kernel, key, after)
     if forks is False:
         line = takewhile(lambda stretch: stretch.key == key, line)
     elif not (forks or limit is None or isinstance(after, str)):
@@ -187,31 +183,29 @@ def line_of(kernel: Kernel, key: BranchKey) -> Iterator[Stretch]:
         key, before = parent.key, parent.version + 1
 
 
-def _line_after_number(kernel: Kernel, key: BranchKey, after: int | None) -> Iterator[Stretch]:
-    """The same, below a version of this number. Numbers fall from branch to branch of one workflow; in one that was
-    forked they start again, so that they say nothing of what is behind that."""
+def _line_after(kernel: Kernel, key: BranchKey, after: int | str | None) -> Iterator[Stretch]:
+    """The same, below a version of this id, which may have expired meanwhile, or of this number. Numbers fall from
+    branch to branch of one workflow; in one that was forked they start again, so that they say nothing of what is
+    behind that."""
+    line = line_of(kernel, key)
+    if isinstance(after, str):
+        found = place_of(kernel, parse_block_id(after))
+        for stretch in line:
+            if found is not None and found.key == stretch.key and stretch.has(found.version):
+                yield stretch.below(found.version)
+                yield from line
+                return
+        raise NotFound(
+            f"manifest {after} is not in the history of {place(key)}",
+            hint="pass the manifest_id of the last version of the page before",
+            manifest=after,
+        )
     if after is not None:
         check_version(after)
     numbered = True
-    for stretch in line_of(kernel, key):
+    for stretch in line:
         numbered = numbered and stretch.key.workflow == key.workflow
         yield stretch.below(after) if numbered else stretch
-
-
-def _line_after_manifest(kernel: Kernel, key: BranchKey, after: str) -> Iterator[Stretch]:
-    """The same, below a version, which may have expired meanwhile."""
-    found = place_of(kernel, parse_block_id(after))
-    line = line_of(kernel, key)
-    for stretch in line:
-        if found is not None and found.key == stretch.key and stretch.has(found.version):
-            yield stretch.below(found.version)
-            yield from line
-            return
-    raise NotFound(
-        f"manifest {after} is not in the history of {place(key)}",
-        hint="pass the manifest_id of the last version of the page before",
-        manifest=after,
-    )
 
 
 def place_of(kernel: Kernel, manifest: BlockId) -> Version | ExpiredRow | None:
@@ -421,24 +415,28 @@ def roll_back(
     """Make the state of a version, of any branch, the newest of a branch."""
     expected = CURRENT_HEAD if previous_manifest_id is None else parse_block_id(previous_manifest_id)
     _check_whole(kernel, key, target, deep=deep)
-    manifest = kernel._commits.manifest(target.id)
-    version, elsewhere = target.version, "" if target.key == key else f" of {place(target.key)}"
+    message = f"roll back to version {target.version}"
+    facts: dict[str, Any] = {"version": target.version}
+    if target.key != key:
+        message += f" of {place(target.key)}"
+        facts["from"] = target.manifest_id
+    taken = _taken_over(kernel, target, key, kind=ROLLED_BACK, message=message, facts=facts)
+    return kernel._commits.commit_next(key, expected, lambda head: taken._replace(expected=head))
 
-    def propose(head: Head | None) -> Proposal:
-        return Proposal(
-            key,
-            Edited(manifest.root, ()),
-            head,
-            bases=(target.id,),
-            message=f"roll back to version {version}{elsewhere}",
-            config=manifest.config,
-            segments=manifest.segments,
-            kind=ROLLED_BACK,
-            facts={"version": version} if target.key == key else {"version": version, "from": target.manifest_id},
-            rows=partial(kernel._catalog.carried_rows, kernel._tenant, target, key, at_us=kernel._clock.now_us()),
-        )
 
-    return kernel._commits.commit_next(key, expected, propose)
+def _taken_over(kernel: Kernel, source: Version, key: BranchKey, **more: Any) -> Proposal:
+    """A version of a branch that takes over all of another version."""
+    manifest = kernel._commits.manifest(source.id)
+    return Proposal(
+        key,
+        Edited(manifest.root, ()),
+        None,
+        bases=(source.id,),
+        config=manifest.config,
+        segments=manifest.segments,
+        rows=partial(kernel._catalog.carried_rows, kernel._tenant, source, key, at_us=kernel._clock.now_us()),
+        **more,
+    )
 
 
 def _check_whole(kernel: Kernel, key: BranchKey, target: Version, *, deep: bool) -> None:
@@ -483,26 +481,13 @@ def fork(
     key = branch_key(
         owner_id, source.key.workflow if workflow_id is None else workflow_id, MAIN if branch is None else branch
     )
-    manifest = kernel._commits.manifest(source.id)
     if kernel._commits.head_after_pending(key) is not None:
         raise _exists(key)
     check_new_branch(key.branch)
-    proposal = Proposal(
-        key,
-        Edited(manifest.root, ()),
-        None,
-        bases=(source.id,),
-        parent=source.id,
-        version=1 if workflow_id is not None else source.version + 1,
-        message=message,
-        config=manifest.config,
-        segments=manifest.segments,
-        kind=FORKED,
-        facts={"from": source.id.hex()},
-        rows=partial(kernel._catalog.carried_rows, kernel._tenant, source, key, at_us=kernel._clock.now_us()),
-    )
+    version, facts = 1 if workflow_id is not None else source.version + 1, {"from": source.id.hex()}
+    begun = {"parent": source.id, "version": version, "message": message, "kind": FORKED, "facts": facts}
     try:
-        return kernel._commits.commit(proposal)
+        return kernel._commits.commit(_taken_over(kernel, source, key, **begun))
     except HeadMoved as exc:
         raise _exists(key) from exc
 

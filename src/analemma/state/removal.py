@@ -420,27 +420,27 @@ def set_retention(
     any. One rule is enough to keep a version. The head, tagged and pinned versions always stay."""
     if not keep_tagged:
         raise Invalid("tagged versions are always kept", hint="untag what may expire")
-    check_name(owner_id, "owner")
-    if workflow_id is not None:
-        check_name(workflow_id, "workflow")
+    whose = _whose(kernel, owner_id, workflow_id)
     policy = RetentionPolicy(keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly)
     for name, value in asdict(policy).items():
         if value is not None and (type(value) is not int or value < 1):
             raise Invalid(
                 f"{name} is {value!r}", hint="rules are whole numbers from 1 on; leave out those you do not want"
             )
-    whose = {"tenant": kernel._tenant, "owner": owner_id, "workflow": workflow_id or OWNER_WIDE}
     kernel._context.engine.execute("set_retention", **whose, **asdict(policy))
     return policy
 
 
 def get_retention(kernel: Kernel, *, owner_id: str, workflow_id: str | None = None) -> RetentionPolicy:
     """The policy that applies to a workflow (its own, or else the owner's); without `workflow_id`, the owner's."""
-    check_name(owner_id, "owner")
-    if workflow_id is not None:
-        check_name(workflow_id, "workflow")
-    whose = {"tenant": kernel._tenant, "owner": owner_id, "workflow": workflow_id or OWNER_WIDE}
+    whose = _whose(kernel, owner_id, workflow_id)
     return kernel._context.engine.row(RetentionPolicy, "retention", **whose) or RetentionPolicy()
+
+
+def _whose(kernel: Kernel, owner: str, workflow: str | None) -> dict[str, Any]:
+    """What names a policy in statements: that of a workflow, or of an owner."""
+    named = OWNER_WIDE if workflow is None else check_name(workflow, "workflow")
+    return {"tenant": kernel._tenant, "owner": check_name(owner, "owner"), "workflow": named}
 
 
 def expire(

@@ -272,21 +272,17 @@ class ManifestPointer:
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain values."""
-        return {
-            "manifest_id": self.manifest_id,
-            "version": self.version,
-            "parent_hash": self.parent_hash,
-            "manifest_hash": self.manifest_hash,
-            "config_hash": self.config_hash,
-            "segment_hashes": self.segment_hashes,
-            "hash_version": self.hash_version,
-            "blocks": self.blocks,
-            "metadata": dict(self.metadata),
-        }
+        return {name: getattr(self, name) for name in _POINTER_FIELDS} | {"metadata": dict(self.metadata)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)[:-1]}
-        return _pointer_of, (fields, tuple(self._read()))
+        fields = [getattr(self, each.name) for each in dataclasses.fields(self)[:-1]]
+        return ManifestPointer, (*fields, partial(tuple, self._read()))
+
+
+_POINTER_FIELDS = (
+    *("manifest_id", "version", "parent_hash", "manifest_hash", "config_hash", "segment_hashes"),
+    *("hash_version", "blocks", "metadata"),
+)
 
 
 def create_manifest(
@@ -328,7 +324,7 @@ def create_manifest(
         )
 
     commit = kernel._commits.commit_next(key, expected, propose)
-    return _made(kernel, commit, config.root.id, listed, segment_blocks, segments)
+    return _made(kernel, commit, config.root.id, listed, segment_blocks, len(segments), segments)
 
 
 def get_manifest(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> ManifestPointer:
@@ -446,7 +442,7 @@ def inject_dynamic_segment(
         )
 
     commit = _commit_where_it_stands(kernel, row.key, propose)
-    return _made(kernel, commit, known.config, grown, inner, segments)
+    return _made(kernel, commit, known.config, grown, inner, 1, segments)
 
 
 def _commit_where_it_stands(kernel: Kernel, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Commit:
@@ -524,18 +520,16 @@ def _made(
     config: BlockId | None,
     listed: SegmentList,
     segment_blocks: Sequence[Block],
+    sent: int,
     segments: Sequence[Segment] | None,
 ) -> ManifestPointer:
-    """The pointer of a version just committed, with what its segments cost."""
+    """The pointer of a version just committed, with what the segments cost that were sent with it."""
     receipt = commit.receipt
     pointer = _pointer(kernel, receipt.manifest, receipt.version, receipt.parent, config, listed, segments)
     # A segment that is linked without being sent again is reused as well.
-    sent = {block.id for block in segment_blocks}
-    stored = len({block.hex() for block in sent} & {*commit.block_ids})
-    linked = listed.count - 1
-    if segments is not None:
-        linked = len([segment for segment in segments if segment.config.id not in sent])
-    pointer.metadata.update(blocks_stored=stored, blocks_reused=len(segment_blocks) - stored + linked)
+    stored = len({block.id.hex() for block in segment_blocks} & {*commit.block_ids})
+    reused = len(segment_blocks) - stored + listed.count - sent
+    pointer.metadata.update(blocks_stored=stored, blocks_reused=reused)
     return pointer
 
 
@@ -561,11 +555,6 @@ def _pointer(
         metadata={"segment_count": listed.count, "total_size": listed.size},
         _read=lambda: _segments_in(kernel, manifest, listed) if segments is None else segments,
     )
-
-
-def _pointer_of(fields: dict[str, Any], segments: tuple[Segment, ...]) -> ManifestPointer:
-    """A pointer as it was pickled."""
-    return ManifestPointer(**fields, _read=lambda: segments)
 
 
 def _segment_number(index: Any) -> int:

@@ -124,7 +124,7 @@ def verify_version(
 def _named_versions(seen: SqlCatalog, tenant: TenantId, key: BranchKey) -> list[NamedVersion]:
     asked = {"tenant": tenant, "owner": key.owner, "thread": key.workflow, "branch": key.branch}
     pages = seen.engine.pages("named_versions", {"after": ""}, **asked, limit=PAGE)
-    return [NamedVersion._make((*row[:4], bool(row[4]), bool(row[5]))) for page in pages for row in page]
+    return [NamedVersion._make(row) for page in pages for row in page]
 
 
 def _compare_rows(
@@ -135,7 +135,7 @@ def _compare_rows(
     summary = _replay(seen, tenant, head, report, wanted=0 if expect is None else expect.journal_seq)
     if expect is not None:
         _check_receipt(expect, head, summary, report)
-    if summary.last is None or (summary.last, summary.moves[summary.last]) != (head.manifest, head.version):
+    if not summary.moves or [*summary.moves.items()][-1] != (head.manifest, head.version):
         problems.append("the head is not where the journal last moved it")
     numbers = {row.id: row.version for row in versions}
     if numbers.get(head.manifest) != head.version:
@@ -334,8 +334,7 @@ class JournalSummary:
     """The hash of the record that was asked for."""
     start: BranchStart | None = None
     moves: dict[BlockId, int] = field(default_factory=dict)
-    """Every manifest the head has been moved to, with its version."""
-    last: BlockId | None = None
+    """Every manifest the head has been moved to, in that order, with its version."""
     rows: Rows = field(default_factory=dict)
     """The rows that there should be, and those of tags that are gone."""
     tag_balance: dict[TagPlace, int] = field(default_factory=lambda: defaultdict(int))
@@ -346,8 +345,8 @@ class JournalSummary:
 
     tombstone: int | None = None
     """The record at which the branch was last deleted, unless it was had back."""
-    aside: tuple[BranchStart | None, dict[BlockId, int], BlockId | None, Rows] | None = None
-    """What the branch was that is deleted, which may come back: `start`, `moves`, `last` and `rows`."""
+    aside: tuple[BranchStart | None, dict[BlockId, int], Rows] | None = None
+    """What the branch was that is deleted, which may come back: `start`, `moves` and `rows`."""
     cut: bool = False
     """Whether a journal of the workflow begins with a tombstone: where tags were put since is not known."""
 
@@ -357,13 +356,13 @@ class JournalSummary:
         if kind == DELETED:
             self.cut = self.cut or (record["seq"] > 1 and self.start is None and self.aside is None)
             # From here on nothing of the branch is to be found by its name.
-            self.tombstone, self.aside = record["seq"], (self.start, self.moves, self.last, self.rows)
-            self.start, self.moves, self.last, self.rows = None, {}, None, {}
+            self.tombstone, self.aside = record["seq"], (self.start, self.moves, self.rows)
+            self.start, self.moves, self.rows = None, {}, {}
             return
         if kind == RESTORED:
             if self.aside is None or self.aside[0] is None or self.tombstone != record["seq"] - 1:
                 raise ValueError("a branch is restored that was not deleted just before")
-            self.start, self.moves, self.last, self.rows = self.aside
+            self.start, self.moves, self.rows = self.aside
             self.tombstone = self.aside = None
             return
         if self.start is None and manifest is not None:
@@ -372,7 +371,6 @@ class JournalSummary:
         if record["version"] is not None and manifest is not None:
             self.moves[manifest] = record["version"]
             self.rows[Place("version", manifest)] = (record["version"],)
-            self.last = manifest
         if kind == EXPIRED:
             for gone in [BlockId(bytes.fromhex(each)) for each in facts["manifests"]]:
                 self.rows.pop(Place("version", gone), None)

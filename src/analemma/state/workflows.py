@@ -17,7 +17,16 @@ from analemma.catalog.names import check_part, check_texts
 from analemma.catalog.port import BranchKey, JournalRow, Pin, Shown, Tag, Verdict, Version
 from analemma.clock import moment
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.state.arguments import MAIN, branch_key, check_name, check_text, check_unicode, check_verdict, place
+from analemma.state.arguments import (
+    MAIN,
+    branch_key,
+    check_name,
+    check_text,
+    check_unicode,
+    check_verdict,
+    is_other_revision,
+    place,
+)
 from analemma.state.records import DECIDED, PINNED, TAGGED, UNPINNED, UNTAGGED, Note, read_record
 
 if TYPE_CHECKING:
@@ -185,8 +194,6 @@ def _read_cursor(cursor: str) -> str:
 
 
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}")
-# What would be taken for something else where a version is named.
-OTHER_REVISION = re.compile(r"[0-9]+|[0-9a-f]{64}|HEAD")
 
 
 def tag(
@@ -290,7 +297,7 @@ def _tag_row(kernel: Kernel, owner: str, workflow: str, name: str) -> Tag:
 def check_tag(name: str) -> None:
     """Raise Invalid unless it can name a version, and only that."""
     check_unicode(name, "tag")
-    if TAG.fullmatch(name) is None or OTHER_REVISION.fullmatch(name) is not None:
+    if TAG.fullmatch(name) is None or is_other_revision(name):
         raise Invalid(
             f"not a tag: {name!r}",
             hint="use up to 128 letters, digits, '.', '_', '/', '+' and '-', not digits only, no manifest id, not HEAD",
