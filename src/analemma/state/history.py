@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.trees import Edited, Operation
-from analemma.catalog.kernel.versions import ExpiredRow, branch_columns, version_of
+from analemma.catalog.kernel.versions import NEWEST, ExpiredRow, branch_columns, version_of
 from analemma.catalog.port import BranchKey, JournalRow, Verdict, Version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.state.arguments import (
@@ -46,18 +46,10 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Stretch(NamedTuple):
-    """Versions of one branch: all of them, or those below a number."""
+    """Versions of one branch, below a number."""
 
     key: BranchKey
-    before: int | None
-
-    def has(self, version: int) -> bool:
-        """Whether a version of the branch is in it."""
-        return self.before is None or version < self.before
-
-    def below(self, version: int | None) -> Stretch:
-        """What of it is below a version too."""
-        return Stretch(self.key, min([each for each in (self.before, version) if each is not None], default=None))
+    before: int
 
 
 def history(
@@ -170,7 +162,7 @@ def blame(kernel: Kernel, *, workflow_id: str, owner_id: str, path: str, branch:
 def line_of(kernel: Kernel, key: BranchKey) -> Iterator[Stretch]:
     """What led to a branch: its own versions, those of the branch that it was forked from up to there, and so on,
     as far as that is known."""
-    before = None
+    before = NEWEST
     while True:
         yield Stretch(key, before)
         start = kernel._catalog.branch_start(kernel._tenant, key)
@@ -191,8 +183,8 @@ def _line_after(kernel: Kernel, key: BranchKey, after: int | str | None) -> Iter
     if isinstance(after, str):
         found = place_of(kernel, parse_block_id(after))
         for stretch in line:
-            if found is not None and found.key == stretch.key and stretch.has(found.version):
-                yield stretch.below(found.version)
+            if found is not None and found.key == stretch.key and found.version < stretch.before:
+                yield stretch._replace(before=found.version)
                 yield from line
                 return
         raise NotFound(
@@ -200,12 +192,11 @@ def _line_after(kernel: Kernel, key: BranchKey, after: int | str | None) -> Iter
             hint="pass the manifest_id of the last version of the page before",
             manifest=after,
         )
-    if after is not None:
-        check_version(after)
-    numbered = True
+    below = NEWEST if after is None else check_version(after)
     for stretch in line:
-        numbered = numbered and stretch.key.workflow == key.workflow
-        yield stretch.below(after) if numbered else stretch
+        if stretch.key.workflow != key.workflow:
+            below = NEWEST
+        yield stretch._replace(before=min(stretch.before, below))
 
 
 def place_of(kernel: Kernel, manifest: BlockId) -> Version | ExpiredRow | None:

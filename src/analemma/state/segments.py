@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from analemma.canon.identity import BlockId, block_id, from_cid, to_cid
 from analemma.canon.nodes import Block, Link, Wire, link_wire, wire_links
+from analemma.canon.read import Fetch
 from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.clock import attempts
@@ -46,8 +47,6 @@ LONGEST: Final = 128
 """Segments in one list, and lists in a list of lists: two levels hold 16,384."""
 OF_LISTS: Final = 2
 """The format of a list of lists."""
-
-Fetch = Callable[[Sequence[BlockId]], Mapping[BlockId, bytes]]
 
 
 class Segment(NamedTuple):

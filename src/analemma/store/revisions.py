@@ -122,7 +122,7 @@ def _numbered(kernel: Kernel, key: BranchKey, text: str) -> Version | None:
     for stretch in line_of(kernel, key):
         if stretch.key.workflow != key.workflow:
             return None
-        if stretch.has(number):
+        if number < stretch.before:
             rows = kernel._catalog.history(kernel._tenant, stretch.key, before_version=number + 1, limit=1)
             if rows and rows[0].version == number:
                 return rows[0]

@@ -18,12 +18,12 @@ from analemma.canon.build import Packer
 from analemma.canon.diff import align
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.pointer import Path, format_pointer, parse_pointer
+from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.read import MISSING, Nodes, Walk, container_kind, locate, step
 from analemma.canon.trees import Trees
 from analemma.canon.types import TypeRegistry
 from analemma.errors import Conflict, Invalid
-from analemma.state.arguments import is_reserved
+from analemma.state.arguments import field_path, is_reserved
 
 
 class Absent(Enum):
@@ -107,7 +107,9 @@ class Strategies:
 
     def __init__(self, default: Strategy = "refuse", patterns: Mapping[str, Strategy] | None = None) -> None:
         self._default = check_strategy(default)
-        chosen = [(_parse(name), check_strategy(strategy)) for name, strategy in (patterns or {}).items()]
+        chosen = [
+            (field_path(name) if name else (), check_strategy(strategy)) for name, strategy in (patterns or {}).items()
+        ]
         self._patterns = sorted(chosen, key=lambda item: _specificity(item[0]), reverse=True)
 
     def for_path(self, path: Path) -> tuple[Strategy | None, int]:
@@ -128,10 +130,6 @@ class Strategies:
     def have_functions(self) -> bool:
         """Whether a function is given for some paths."""
         return any(callable(strategy) for _, strategy in self._patterns)
-
-
-def _parse(name: str) -> Path:
-    return parse_pointer(name) if name.startswith("/") or not name else (name,)
 
 
 def _specificity(pattern: Path) -> tuple[int, int, bool]:
@@ -357,11 +355,8 @@ def _is_covered(path: Path, paths: Container[Path]) -> bool:
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
     """Those paths that are not below another one, in order."""
-    chosen: set[Path] = set()
-    for path in sorted(paths, key=len):
-        if not _is_covered(path, chosen):
-            chosen.add(path)
-    return sorted(chosen)
+    named = set(paths)
+    return sorted(path for path in named if not _is_covered(path[:-1], named) or not path)
 
 
 def settle(clash: Clash, registry: TypeRegistry, *, rebase: bool = False) -> Any:
