@@ -1,6 +1,6 @@
-"""The versions of a branch and of what it was forked from: listing, comparing, checking and following them, and which
-of them changed something last (`blame`); going back to one and branching off, by new versions on old roots, which copy
-nothing."""
+"""The versions of a branch, going back and branching off: listing, comparing, checking and following what is on the
+branch and what that was forked from, and which version changed something last (`blame`); new versions on old roots,
+which copy nothing."""
 
 from __future__ import annotations
 

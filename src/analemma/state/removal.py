@@ -1,9 +1,9 @@
-"""What goes: branches and workflows that are deleted, and versions that no policy keeps. Each step is one transaction.
-No block is read to delete: that is how one gets rid of what is damaged. Blocks go by collection.
+"""Deleting branches and workflows, and letting versions expire: having them back (`undelete`), removing them for good,
+and which versions to keep. Each is one transaction. No block is read to delete: that is how one gets rid of what is
+damaged. Only rows go; blocks do by collection.
 
 A deletion gives all rows of its branches to an owner whom nobody can name (`catalog.port.ASIDE`), and bringing them
-back (`undelete`) is the same the other way. Journals stay, and end in the tombstone. Of versions only manifests are
-removed."""
+back is the same the other way. Journals stay, and end in the tombstone."""
 
 from __future__ import annotations
 

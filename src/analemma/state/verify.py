@@ -10,7 +10,7 @@ something kept elsewhere, a receipt, shows that."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -65,11 +65,15 @@ class NamedVersion(NamedTuple):
     name: str
     namespace: str
     parent: str | None
-    manifest: BlockId
+    id: BlockId
     elsewhere: bool
     """Whether a row of another branch gives the same version another name."""
     twice: bool
     """Whether another row of this branch names it."""
+
+
+Told = Version | NamedVersion
+"""A row that tells of a version."""
 
 
 def verify_branch(
@@ -83,24 +87,17 @@ def verify_branch(
         if head is None:
             report.problems.append(f"the branch {key.owner}/{key.workflow}/{key.branch} has no head")
             return report
-        versions = list(seen.every_version(tenant, key))
-        _compare_rows(seen, tenant, head, versions, expect, report)
-        # What rows name as checkpoints: they keep versions that may have expired, and those of a thread that was
-        # copied, so that no journal of this branch tells of them.
-        named = _named_versions(seen, tenant, key)
+        rows = _told(seen, tenant, key)
+        _compare_rows(seen, tenant, head, [row for row in rows if isinstance(row, Version)], expect, report)
     while True:
         below = _Blocks(blocks)
-        below.versions(key, versions)
-        below.named(key, named)
+        below.check(key, rows)
         if not below.report.ok:
             # Blocks are read after the rows, and may go with a version that expires meanwhile.
             with catalog.snapshot() as seen:
-                there = {row.id for row in seen.every_version(tenant, key)}
-                still_named = {(row.name, row.manifest) for row in _named_versions(seen, tenant, key)}
-            before = len(versions), len(named)
-            versions = [row for row in versions if row.id in there]
-            named = [row for row in named if (row.name, row.manifest) in still_named]
-            if (len(versions), len(named)) != before:
+                there = {(row[0], row.id) for row in _told(seen, tenant, key)}
+            before, rows = len(rows), [row for row in rows if (row[0], row.id) in there]
+            if len(rows) < before:
                 continue
         found = below.report
         return Report(found.blocks, found.manifests, report.records, report.problems + found.problems)
@@ -117,14 +114,16 @@ def verify_version(
     else:
         # One of a deleted branch that others were forked from.
         key = row.key._replace(owner=row.owner_id)
-        below.versions(key, [row._replace(key=key)], beside=beside)
+        below.check(key, [row._replace(key=key)], beside=beside)
     return below.report
 
 
-def _named_versions(seen: SqlCatalog, tenant: TenantId, key: BranchKey) -> list[NamedVersion]:
+def _told(seen: SqlCatalog, tenant: TenantId, key: BranchKey) -> list[Told]:
+    """The versions of a branch, and what rows name as checkpoints: those keep versions that may have expired, or are
+    another thread's that was copied, so that no journal of this branch tells of them."""
     asked = {"tenant": tenant, "owner": key.owner, "thread": key.workflow, "branch": key.branch}
     pages = seen.engine.pages("named_versions", {"after": ""}, **asked, limit=PAGE)
-    return [NamedVersion._make(row) for page in pages for row in page]
+    return [*seen.every_version(tenant, key), *[NamedVersion._make(row) for page in pages for row in page]]
 
 
 def _compare_rows(
@@ -204,34 +203,32 @@ class _Blocks:
         self._uploads: set[UploadId] = set()
         self._promises = Promises()
 
-    def versions(self, key: BranchKey, rows: Sequence[Version], *, beside: Sequence[BlockId] = ()) -> None:
-        """Check versions of a branch against their rows, and what they keep alive."""
-        self.report.manifests += len(rows)
-        for start in range(0, len(rows), BATCH):
-            batch = rows[start : start + BATCH]
-            found = self._manifests([row.id for row in batch])
-            for row in batch:
-                manifest = found.get(row.id)
-                if manifest is None:
-                    continue
-                if manifest.row(row.id) != row or manifest.key != key:  # guard: manifest.columns
-                    self.report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
+    def check(self, key: BranchKey, rows: Sequence[Told], *, beside: Sequence[BlockId] = ()) -> None:
+        """Check versions against the rows of a branch that tell of them, and what they keep alive."""
+        self.report.manifests += sum(isinstance(row, Version) for row in rows)
+        told: dict[BlockId, list[Told]] = {}
+        for row in rows:
+            told.setdefault(row.id, []).append(row)
+        ids = list(told)
+        for start in range(0, len(ids), BATCH):
+            found = self._manifests(ids[start : start + BATCH])
+            for block, manifest in found.items():
+                wrong = [self._wrong(key, row, manifest) for row in told[block]]
+                self.report.problems += [problem for problem in wrong if problem is not None]
             self._trees(found.values(), beside)
 
-    def named(self, key: BranchKey, rows: Sequence[NamedVersion]) -> None:
-        """Check versions that are checkpoints by their names, and what they keep alive."""
-        for start in range(0, len(rows), BATCH):
-            batch = rows[start : start + BATCH]
-            found = self._manifests({row.manifest for row in batch})
-            for row in batch:
-                try:
-                    if row.manifest not in found or self._is_named(key, row, found[row.manifest]):
-                        continue
-                    problem = f"names the version of another, {row.manifest.hex()}"
-                except AnalemmaError as exc:
-                    problem = f"cannot be read: {exc}"
-                self.report.problems.append(f"checkpoint {row.name} {problem}")
-            self._trees(found.values())
+    def _wrong(self, key: BranchKey, row: Told, manifest: Manifest) -> str | None:
+        """What is wrong with what a row says of a version."""
+        if isinstance(row, Version):
+            if manifest.row(row.id) != row or manifest.key != key:  # guard: manifest.columns
+                return f"the columns of manifest {row.id.hex()} differ from its block"
+            return None
+        try:
+            if self._is_named(key, row, manifest):
+                return None
+        except AnalemmaError as exc:
+            return f"checkpoint {row.name} cannot be read: {exc}"
+        return f"checkpoint {row.name} names the version of another, {row.id.hex()}"
 
     def _is_named(self, key: BranchKey, row: NamedVersion, manifest: Manifest) -> bool:
         """Whether a version can be the checkpoint that a row says it is. A thread that was copied names versions of
@@ -242,10 +239,10 @@ class _Blocks:
         said = trees.get_many(manifest.root.id, [("namespace",), ("parent",)])
         return said == {("namespace",): row.namespace, ("parent",): row.parent}
 
-    def _manifests(self, ids: Collection[BlockId]) -> dict[BlockId, Manifest]:
+    def _manifests(self, ids: Sequence[BlockId]) -> dict[BlockId, Manifest]:
         """Those of these manifests that can be read."""
         manifests: dict[BlockId, Manifest] = {}
-        bodies, problems = self._blocks.audit(list(ids), self._uploads, self._promises)
+        bodies, problems = self._blocks.audit(ids, self._uploads, self._promises)
         self.report.problems += problems
         for block, body in bodies.items():
             try:

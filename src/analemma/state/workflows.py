@@ -1,6 +1,6 @@
-"""Workflows as a whole: listing and naming them, their branches, and what grew out of a version; and what is said of a
-version in the journal of its branch: tags, which name it, pins, which keep it, and decisions.
-How a version is named where one is asked for (`HEAD~2`) is in `store/revisions.py`."""
+"""Workflows and what is said of their versions: listing and naming them, their branches, what grew out of a version; in
+the journal of a branch tags, which name a version, pins, which keep it, and decisions. How a version is named where one
+is asked for (`HEAD~2`) is in `store/revisions.py`."""
 
 from __future__ import annotations
 
