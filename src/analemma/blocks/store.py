@@ -196,7 +196,7 @@ class BlockStore:
             try:
                 links = promises.check(block, data)  # guard: block.links
             except Corrupt as exc:
-                problems.append(str(exc))
+                problems.append(str(exc) if "block" in exc.facts else f"block {block.hex()}: {exc}")
                 with suppress(Corrupt):
                     links = block_links(data)
             row = rows.get(block)

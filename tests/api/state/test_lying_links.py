@@ -20,12 +20,20 @@ COUNT, SIZE, BRANCHING = 2, 3, 4
 """Where a link says so."""
 
 
-def forge(store: Store, place: int, lie: int) -> None:
-    """Make the root tell a lie about its first link, and everything above it agree with that root."""
+def forge(store: Store, place: int, lie: int, child: bytes | None = None) -> None:
+    """Make the root tell a lie about its first link, or lead to another block there, and everything above it agree with
+    that root."""
+    block = "UPDATE block SET id = ?, body = ? WHERE id = ?"
     [version], [record] = table(store, "manifest"), table(store, "journal")
     bodies = {row["id"]: row["body"] for row in table(store, "block")}
     root = libipld.decode_dag_cbor(bodies[version["root"]])
-    root[3]["items"][""][place] += lie
+    first = root[3]["items"][""]
+    first[place] += lie
+    others: list[tuple[str, list[Any]]] = []
+    if child is not None:
+        other = "UPDATE block SET id = ?, body = ?, size = ?, codec = 0 WHERE id = ?"
+        others = [(other, [hashed(child), child, len(child), first[0][4:]])]
+        first[0] = CID_PREFIX + hashed(child)
     manifest = libipld.decode_dag_cbor(bodies[version["id"]])
     link = manifest[2]["root"][""]
     link[0] = CID_PREFIX + hashed(encoded(root))
@@ -33,10 +41,10 @@ def forge(store: Store, place: int, lie: int) -> None:
     journal = libipld.decode_dag_cbor(record["body"])
     new = hashed(encoded(manifest))
     journal[2]["manifest"] = b"\0" + new
-    block = "UPDATE block SET id = ?, body = ? WHERE id = ?"
     change_all(
         store,
         [
+            *others,
             (block, [hashed(encoded(root)), encoded(root), version["root"]]),
             (block, [new, encoded(manifest), version["id"]]),
             ("UPDATE manifest SET id = ?, root = ?", [new, hashed(encoded(root))]),
@@ -69,6 +77,18 @@ def test_a_link_that_lies_is_found(place: int, lie: int, tmp_path: Path) -> None
         # Numbers that no reader has to believe change nothing of what is read.
         if place != COUNT:
             assert app.kernel.load_latest_state(**NAME) == VALUE
+
+
+@pytest.mark.parametrize(("child", "problem"), [(b"\xff", "is not DAG-CBOR"), (b"\x84dlist", "is not a tree node")])
+def test_a_block_that_nobody_can_read_is_found_by_its_name(child: bytes, problem: str, tmp_path: Path) -> None:
+    store = local(tmp_path)
+    with store.open() as app:
+        app.kernel.save_state_delta(VALUE, **NAME)
+    forge(store, COUNT, 0, child)
+    with store.open() as app:
+        found = "".join(app.kernel.verify(**NAME).problems)
+        assert problem in found
+        assert f"block {hashed(child).hex()}" in found
 
 
 def test_a_block_with_another_letter_in_it_is_refused_however_good_a_block_it_is(tmp_path: Path) -> None:
