@@ -17,8 +17,8 @@ from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.executors.port import CallExecutor, Given, using_executor
 from analemma.failpoints import declare, hit
-from analemma.pipeline.backfill_evaluating import DryAnswer, DryCall, DryRunner
-from analemma.pipeline.backfill_pages import PageAnswer, PageCall, PageWorker
+from analemma.pipeline.backfill_evaluating import dry_page
+from analemma.pipeline.backfill_pages import run_page
 from analemma.pipeline.backfill_parts import TenantParts
 from analemma.pipeline.backfill_planning import Planned, dry_run, make_plan
 from analemma.pipeline.backfill_reports import Backfill as Backfill
@@ -37,7 +37,7 @@ from analemma.pipeline.backfill_scope import (
     load_scope,
     read_scope,
 )
-from analemma.pipeline.backfill_verifying import PageVerifier, VerifyAnswer, VerifyCall, verify_scope
+from analemma.pipeline.backfill_verifying import verify_page, verify_scope
 from analemma.slicing.incremental import CompileMode, parse_mode
 from analemma.tracing import span
 
@@ -58,13 +58,12 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Remote:
-    """How the same is done in another process: functions that open the store there, and what tells them which."""
+    """How the same is done in another process: a function that opens the store there, and what tells it which."""
 
     place: Callable[[], Any]
     """Plain data; Invalid for a store that only this process has."""
-    run_page: Callable[[Any, str, PageCall], PageAnswer]
-    dry_page: Callable[[Any, str, DryCall], DryAnswer]
-    verify_page: Callable[[Any, str, VerifyCall], VerifyAnswer]
+    page: Callable[[Any, str, Callable[[TenantParts, Any], Any], Any], Any]
+    """What a function makes of a page, of a tenant of the store at a place."""
 
 
 class BackfillJobs:
@@ -106,7 +105,7 @@ class BackfillJobs:
                 return planned.plan
             pace = Pace(self._clock, planned.plan.total, 0, 0, watch)
             with using_executor(executor) as calls:
-                page = self._pages(calls, parts, DryRunner(parts).page, self._remote.dry_page)
+                page = self._pages(calls, parts, dry_page)
                 made = dry_run(parts, planned, options, calls, page, lambda found: pace.add(found.done, found.failed))
             pace.tell()
             return made
@@ -240,7 +239,7 @@ class BackfillJobs:
             planned = make_plan(parts, chosen, wanted, options)
             pace = Pace(self._clock, planned.plan.total, 0, 0, watch)
             with using_executor(executor) as calls:
-                page = self._pages(calls, parts, PageVerifier(parts).page, self._remote.verify_page)
+                page = self._pages(calls, parts, verify_page)
                 report = verify_scope(mode, chosen, planned.shards, options.page, calls, page, pace.add)
             pace.tell()
             return report
@@ -258,7 +257,7 @@ class BackfillJobs:
         row = self._row(id)
         parts = self._open_tenant(row.tenant_name)
         with using_executor(executor) as calls, span("analemma.backfill.run", kind=row.kind):
-            page = self._pages(calls, parts, PageWorker(parts).run, self._remote.run_page)
+            page = self._pages(calls, parts, run_page)
             fence = self._take(id, paused=paused, wait_s=wait_s)
             row = self._row(id)
             plan = load_plan(row.plan, BackfillKind(row.kind), load_scope(row.scope))
@@ -390,11 +389,9 @@ class BackfillJobs:
         )
 
     def _pages(
-        self,
-        calls: CallExecutor,
-        parts: TenantParts,
-        here: Callable[[_Call], _Answer],
-        elsewhere: Callable[[Any, str, _Call], _Answer],
+        self, calls: CallExecutor, parts: TenantParts, work: Callable[[TenantParts, _Call], _Answer]
     ) -> Callable[[_Call], _Answer]:
         """Works on a page here or, where calls run apart, in another process."""
-        return functools.partial(elsewhere, self._remote.place(), parts.tenant_name) if calls.apart else here
+        if calls.apart:
+            return functools.partial(self._remote.page, self._remote.place(), parts.tenant_name, work)
+        return functools.partial(work, parts)

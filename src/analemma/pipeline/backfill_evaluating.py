@@ -81,6 +81,11 @@ class Changed:
         return find
 
 
+def dry_page(parts: TenantParts, call: DryCall) -> DryAnswer:
+    """Evaluate one page of a range of entities."""
+    return DryRunner(parts).page(call)
+
+
 class DryRunner:
     """Evaluates entities of one tenant."""
 

@@ -115,13 +115,18 @@ def advance_shard(tx: Transaction, advance: Advance) -> None:
     hit(BEFORE_ADVANCE)
 
 
+def run_page(parts: TenantParts, call: PageCall) -> PageAnswer:
+    """Go through a page of a shard, from where it stands."""
+    return PageWorker(parts).page(call)
+
+
 class PageWorker:
     """Works on pages of one tenant's backfills."""
 
     def __init__(self, parts: TenantParts) -> None:
         self._parts = parts
 
-    def run(self, call: PageCall) -> PageAnswer:
+    def page(self, call: PageCall) -> PageAnswer:
         """Go through a page of a shard, from where it stands."""
         row = self._parts.engine.one("backfill_shard", backfill=call.backfill, shard=call.shard)
         if row is None or row[11] != call.fence:

@@ -108,15 +108,9 @@ def _answers(calls: list[VerifyCall], executor: CallExecutor, verify: VerifyPage
         yield answer
 
 
-class PageVerifier:
-    """Verifies pages of one tenant's entities."""
-
-    def __init__(self, parts: TenantParts) -> None:
-        self._parts = parts
-
-    def page(self, call: VerifyCall) -> VerifyAnswer:
-        """One page."""
-        return _Page(self._parts).look(call)
+def verify_page(parts: TenantParts, call: VerifyCall) -> VerifyAnswer:
+    """Verify one page of a range of entities."""
+    return _Page(parts).look(call)
 
 
 class _Page:

@@ -3,17 +3,16 @@ once, and keeps it open."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from analemma.errors import Invalid
 from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call
 from analemma.flows.tasks import BatchAnswer
 from analemma.pipeline.backfill import BackfillJobs, Remote
-from analemma.pipeline.backfill_evaluating import DryAnswer, DryCall, DryRunner
-from analemma.pipeline.backfill_pages import PageAnswer, PageCall, PageWorker
 from analemma.pipeline.backfill_parts import TenantParts, tenant_parts
-from analemma.pipeline.backfill_verifying import PageVerifier, VerifyAnswer, VerifyCall
 from analemma.settings import Settings
 from analemma.store.functions import Kept
 from analemma.store.open import open_app
@@ -45,19 +44,9 @@ _STORES: Kept[Settings, App] = Kept(lambda place: open_app(settings=place, creat
 _PARTS: Kept[tuple[Settings, str], TenantParts] = Kept(_open_parts)
 
 
-def run_page(place: Settings, tenant: str, call: PageCall) -> PageAnswer:
-    """A page of a backfill, in whatever process this is."""
-    return PageWorker(_PARTS.get((place, tenant))).run(call)
-
-
-def dry_page(place: Settings, tenant: str, call: DryCall) -> DryAnswer:
-    """A page of a dry run."""
-    return DryRunner(_PARTS.get((place, tenant))).page(call)
-
-
-def verify_page(place: Settings, tenant: str, call: VerifyCall) -> VerifyAnswer:
-    """A page to verify."""
-    return PageVerifier(_PARTS.get((place, tenant))).page(call)
+def work_on_page(place: Settings, tenant: str, work: Callable[[TenantParts, Any], Any], call: Any) -> Any:
+    """What a function makes of a page of a backfill, in whatever process this is."""
+    return work(_PARTS.get((place, tenant)), call)
 
 
 def run_flow_tasks(place: Settings, tenant: str, call: BatchCall) -> BatchAnswer:
@@ -76,5 +65,5 @@ def open_backfills(app: App) -> BackfillJobs:
         app.context,
         open_tenant=lambda name: tenant_parts(app.tenant(name).context, app.contracts),
         contracts=app.contracts.fresh,
-        remote=Remote(lambda: place_of(app), run_page, dry_page, verify_page),
+        remote=Remote(lambda: place_of(app), work_on_page),
     )
