@@ -17,7 +17,7 @@ from analemma.canon.identity import BlockId, block_id
 from analemma.canon.trees import Trees
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.port import BranchKey, OutboxEvent, PreparedBlocks
-from analemma.catalog.runs.effects import EffectRow, EffectRows
+from analemma.catalog.runs.effects import EffectRow, RunRecords
 from analemma.catalog.runs.runs import FencedOut
 from analemma.clock import Clock, Entropy
 from analemma.errors import Corrupt, Invalid, OutcomeUnknown
@@ -74,7 +74,7 @@ class SegmentEffects:
 
     def __init__(
         self,
-        rows: EffectRows,
+        rows: RunRecords,
         facts: Facts,
         *,
         path: str,
@@ -105,7 +105,7 @@ class SegmentEffects:
     def known(self, key: str) -> EffectRow | None:
         """What is known of an effect."""
         if self._known is None:
-            self._known = self._rows.load(self._prefix)
+            self._known = self._rows.effects(self._prefix)
         return self._known.get(key)
 
     def key(self, node: str, name: str, count: int) -> str:

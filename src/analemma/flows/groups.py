@@ -107,11 +107,11 @@ def _results(run: SegmentRun, group: Group, count: int, seq: int) -> list[TaskRe
         return [run.within.task(group, run.facts, path, run.state, item) for item in range(count)]
     fresh = run.fresh and seq == run.position.executed
     work = _work(run, group, seq, fresh=fresh)
-    known = {} if fresh else work.rows.load(seq)
+    known = {} if fresh else work.rows.tasks(seq)
     left = [item for item in range(count) if item not in known or known[item].status != "DONE"]
     if left:
         _run_tasks(run, work, left)
-        known = work.rows.load(seq)
+        known = work.rows.tasks(seq)
     roots: list[BlockId] = []
     for item in range(count):
         row = known.get(item)

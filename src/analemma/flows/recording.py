@@ -7,7 +7,7 @@ import json
 from itertools import starmap
 from typing import Any, Final
 
-from analemma.catalog.runs.effects import EffectRows
+from analemma.catalog.runs.effects import RunRecords
 from analemma.catalog.runs.runs import LAST, RunRow
 from analemma.errors import NotFound
 from analemma.flows.effects import read_result
@@ -19,8 +19,8 @@ PAGE: Final = 100
 
 def recorded_answers(parts: RunnerParts, row: RunRow) -> dict[str, Any]:
     """The answers that a run got, by their places."""
-    rows = EffectRows(parts.engine, parts.tenant, row)
-    done = {key: each for key, each in rows.load("").items() if each.state == "done"}
+    rows = RunRecords(parts.engine, parts.tenant, row)
+    done = {key: each for key, each in rows.effects("").items() if each.state == "done"}
     return answers_in({key: read_result(parts.kernel.trees, each) for key, each in done.items()})
 
 

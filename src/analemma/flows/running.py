@@ -12,7 +12,7 @@ from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import RowChange
-from analemma.catalog.runs.effects import EffectRows
+from analemma.catalog.runs.effects import RunRecords
 from analemma.catalog.runs.runs import FencedOut, Move, RunRow, SegmentStatus, Status, as_us
 from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
@@ -255,7 +255,7 @@ class Runner:
             mock=held.options.get("mock", False),
         )
         effects = SegmentEffects(
-            EffectRows(parts.engine, parts.tenant, row),
+            RunRecords(parts.engine, parts.tenant, row),
             facts,
             path=segment.id,
             tenant=parts.tenant_name,

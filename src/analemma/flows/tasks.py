@@ -12,7 +12,7 @@ from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.port import BranchKey, OutboxEvent
-from analemma.catalog.runs.effects import EffectRows, TaskRow, TaskRows
+from analemma.catalog.runs.effects import RunRecords, TaskRow
 from analemma.catalog.runs.runs import FencedOut, RunRow
 from analemma.errors import Denied, Timeout, Unavailable
 from analemma.flows.branch_merging import BranchChange
@@ -145,9 +145,9 @@ class GroupRun:
     """Whether another task failed: batches end with the task at hand."""
 
     @property
-    def rows(self) -> TaskRows:
+    def rows(self) -> RunRecords:
         """Where its tasks are recorded."""
-        return TaskRows(self.parts.engine, self.parts.tenant, self.row)
+        return RunRecords(self.parts.engine, self.parts.tenant, self.row)
 
     def run_batch(self, items: Sequence[int]) -> BatchAnswer:
         """Run tasks one after the other, and record each; the first problem ends the batch."""
@@ -212,7 +212,7 @@ class GroupRun:
         if not rows:
             return
         prepared = parts.blocks.prepare(tuple(blocks.values()), BranchKey(row.owner, row.workflow), row.execution)
-        self.rows.record(self.seq, rows, prepared)
+        self.rows.put_tasks(self.seq, rows, prepared)
 
 
 class TaskWalk:
@@ -286,7 +286,7 @@ class TaskWalk:
         work, parts, row = self._run, self._run.parts, self._run.row
         facts = replace(facts, iterations=(*facts.iterations, *iterations_at(ready.plan, position)))
         effects = SegmentEffects(
-            EffectRows(parts.engine, parts.tenant, row),
+            work.rows,
             facts,
             path=path,
             tenant=parts.tenant_name,

@@ -4,11 +4,10 @@ and what the tasks of its groups came to."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Transaction, send
+from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.entities import add_bodies
 from analemma.catalog.port import PreparedBlocks, RowChange, TenantId
 from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE, Move, RunRow, change_runs, fenced_out
@@ -49,27 +48,24 @@ class TaskRow(NamedTuple):
     attempts: int = 1
 
 
-class _Held:
-    """What one incarnation of a run recorded, for whoever holds it."""
+class RunRecords:
+    """What one incarnation of a run recorded, for whoever holds it: effects, and tasks of groups."""
 
     def __init__(self, engine: Engine, tenant: TenantId, held: RunRow) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._run, self._incarnation, self._fence = held.number, held.incarnation, held.fence
+        self._run, self._fence = held.number, held.fence
+        self._place = {"run": held.number, "incarnation": held.incarnation}
 
-
-class EffectRows(_Held):
-    """Effects."""
-
-    def load(self, prefix: str) -> dict[str, EffectRow]:
-        """All whose key begins with this, by their keys."""
-        asked = {"run": self._run, "incarnation": self._incarnation, "low": prefix, "high": f"{prefix}\U0010ffff"}
-        return {row.key: row for row in self._engine.rows(EffectRow, "effects", **asked)}
+    def effects(self, prefix: str) -> dict[str, EffectRow]:
+        """All effects whose key begins with this, by their keys."""
+        rows = self._engine.rows(EffectRow, "effects", **self._place, low=prefix, high=f"{prefix}\U0010ffff")
+        return {row.key: row for row in rows}
 
     def begin(self, key: str) -> EffectRow:
         """It is about to happen; or what an attempt that was late made of it. FencedOut if the run is somebody
         else's."""
-        asked = self._asked({"key": key})
+        asked = {**self._place, "fence": self._fence, "key": key}
         hit(BEFORE_INTENT)
         # Sent twice, it has the same effect.
         found = send(lambda: self._engine.write(lambda tx: tx.one("begin_effect", **asked), alone=True))
@@ -82,68 +78,59 @@ class EffectRows(_Held):
         """What it came to, as it stands from now on: an attempt that was late may have said so before. FencedOut if the
         run is somebody else's."""
         hit(BEFORE_RESULT)
-        touched = self._send("end_effect", {**_known(row), "attempt": row.attempts}, blocks)
+        touched = self._send("end_effect", row, blocks, attempt=row.attempts)
         hit(AFTER_RESULT)
         return row if touched == 1 else self.standing(row.key)
 
-    def put(self, row: EffectRow, blocks: PreparedBlocks = PreparedBlocks()) -> EffectRow:  # noqa: B008
+    def put(self, row: EffectRow, blocks: PreparedBlocks) -> EffectRow:
         """What happened without having begun, or is told by somebody else; as it stands from now on."""
-        return row if self._send("put_effect", _known(row), blocks) == 1 else self.standing(row.key)
-
-    def standing(self, key: str) -> EffectRow:
-        """What is known of one effect; FencedOut if the run is somebody else's."""
-        found = self.load(key).get(key)
-        if found is None or self._engine.one("hold_run", run=self._run, fence=self._fence) is None:
-            raise fenced_out(self._run, key=key)
-        return found
+        return row if self._send("put_effect", row, blocks) == 1 else self.standing(row.key)
 
     def put_within(self, tx: Transaction, row: EffectRow) -> None:
         """The same in a transaction of what happened; FencedOut, and with it nothing happens."""
-        if self._write("put_effect", self._asked(_known(row)), PreparedBlocks(), tx) != 1:
+        if tx.execute("put_effect", **self._place, fence=self._fence, **_known(row)) != 1:
             raise fenced_out(self._run)
 
-    def _asked(self, known: dict[str, Any]) -> dict[str, Any]:
-        return {"run": self._run, "incarnation": self._incarnation, "fence": self._fence, **known}
-
-    def _send(self, statement: str, known: dict[str, Any], blocks: PreparedBlocks) -> int:
-        """How many rows it touched."""
-        asked = self._asked(known)
-        write, alone = partial(self._write, statement, asked, blocks), not any(blocks)
-        # Sent twice, it has the same effect.
-        return send(lambda: self._engine.write(write, alone=alone))
-
-    def _write(self, statement: str, asked: dict[str, Any], blocks: PreparedBlocks, tx: Transaction) -> int:
-        touched = tx.execute(statement, **asked)
-        if touched == 1:
-            add_bodies(tx, self._tenant, *blocks)
-        return touched
-
-
-class TaskRows(_Held):
-    """Branches and items of groups."""
-
-    def load(self, seq: int) -> dict[int, TaskRow]:
-        """What is known of the tasks of one execution of a segment, by their items."""
-        found: dict[int, TaskRow] = {}
-        place = {"run": self._run, "incarnation": self._incarnation, "seq": seq}
-        for page in self._engine.pages("run_tasks", {"after": -1}, limit=PAGE, **place):
-            found.update({row[0]: TaskRow(*row) for row in page})
+    def standing(self, key: str) -> EffectRow:
+        """What is known of one effect; FencedOut if the run is somebody else's."""
+        found = self.effects(key).get(key)
+        if found is None or not self._is_held(self._engine):
+            raise fenced_out(self._run, key=key)
         return found
+
+    def _is_held(self, source: Statements) -> bool:
+        return source.one("hold_run", run=self._run, fence=self._fence) is not None
+
+    def _send(self, statement: str, row: EffectRow, blocks: PreparedBlocks, **more: int) -> int:
+        """How many rows it touched."""
+
+        def write(tx: Transaction) -> int:
+            touched = tx.execute(statement, **self._place, fence=self._fence, **_known(row), **more)
+            if touched == 1:
+                add_bodies(tx, self._tenant, *blocks)
+            return touched
+
+        # Sent twice, it has the same effect.
+        return send(lambda: self._engine.write(write, alone=not any(blocks)))
+
+    def tasks(self, seq: int) -> dict[int, TaskRow]:
+        """What is known of the tasks of one execution of a segment, by their items."""
+        pages = self._engine.pages("run_tasks", {"after": -1}, limit=PAGE, **self._place, seq=seq)
+        return {row[0]: TaskRow(*row) for page in pages for row in page}
 
     def group_seq(self, segment: str, before: int) -> int | None:
         """Where a segment was last executed before a place."""
-        place = {"run": self._run, "incarnation": self._incarnation}
-        seq: int | None = self._engine.value("last_run_segment", **place, segment=segment, before=before)
+        seq: int | None = self._engine.value("last_run_segment", **self._place, segment=segment, before=before)
         return seq
 
-    def record(self, seq: int, rows: Sequence[TaskRow], blocks: PreparedBlocks) -> None:
+    def put_tasks(self, seq: int, rows: Sequence[TaskRow], blocks: PreparedBlocks) -> None:
         """Record tasks, with the blocks of their results; what was done before stays as it was. FencedOut, and nothing
         is recorded, if the run is somebody else's."""
         hit(BEFORE_RECORD)
-        listed = [(self._run, self._incarnation, seq, *row) for row in rows]
+        listed = [(*self._place.values(), seq, *row) for row in rows]
 
         def write(tx: Transaction) -> None:
-            if tx.one("hold_run", run=self._run, fence=self._fence) is None:
+            if not self._is_held(tx):
                 raise fenced_out(self._run)
             tx.execute_many("put_run_task", listed)
             add_bodies(tx, self._tenant, *blocks)
