@@ -87,18 +87,13 @@ def claim_next(
     priority, and of the queues, and the runs of none, that which has been due the longest."""
     taking = {"holder": holder, "lease": as_us(lease_s)}
     queues = next_lanes(engine.rows(Lane, "due_lanes", tenant=tenant))
-    if not queues:
-        return claim_due(engine, tenant=tenant, **taking)
-    first = engine.one("first_due", tenant=tenant)
-    plain_us = None if first is None else first[0]
+    first = engine.one("first_due", tenant=tenant) if queues else None
     for lanes in queues:
-        if plain_us is not None and plain_us <= (lanes[0].since_us or 0):
-            claimed = claim_due(engine, tenant=tenant, **taking)
-            if claimed:
+        if first is not None and first[0] <= (lanes[0].since_us or 0):
+            if claimed := claim_due(engine, tenant=tenant, **taking):
                 return claimed
-            plain_us = None
-        row = _claim_of(engine, lanes, taking)
-        if row is not None:
+            first = None
+        if (row := _claim_of(engine, lanes, taking)) is not None:
             return [(lanes[0].tenant, row)]
     return claim_due(engine, tenant=tenant, **taking)
 
