@@ -11,7 +11,6 @@ from typing import Any
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import format_pointer
 from analemma.catalog.port import BranchKey, RowChange
-from analemma.catalog.runs.queues import add_lane
 from analemma.catalog.runs.runs import NewRun, RunRow, as_us
 from analemma.contracts.field_types import mismatches, parse_field_type
 from analemma.errors import AnalemmaError, Conflict, Internal, Invalid
@@ -205,12 +204,10 @@ class Beginning:
             priority=asked.priority,
             parent=asked.parent,
         )
-        lane = add_lane(parts.tenant, asked.queue, asked.priority)
 
         def rows(manifest: BlockId) -> list[RowChange]:
             status = workflow_status(parts, asked.key, "RUNNING")
-            free = parts.rows.free_key(asked.idempotency_key)
-            return [*asked.beside, *free, parts.rows.add(new, manifest), *lane, status]
+            return [*asked.beside, *parts.rows.add(new, manifest), status]
 
         try:
             standing = parts.kernel.begin(asked.key, prepared, asked.given, new.execution, rows)

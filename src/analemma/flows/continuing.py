@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from analemma.catalog.port import BranchKey, RowChange
-from analemma.catalog.runs.runs import ENDED, Move, RunRow, Status, as_us
+from analemma.catalog.runs.runs import ENDED, EndedSegment, Move, RunRow, Status, as_us
 from analemma.errors import AnalemmaError, Timeout, Unavailable
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.run_kernel import Standing
@@ -44,6 +44,21 @@ def moved(
         raised=True,
         due_in=as_us(due_in_s),
     )
+
+
+def changed(parts: RunnerParts, row: RunRow, move: Move, ended: EndedSegment | None = None) -> list[RowChange]:
+    """For a commit, or by itself: a move of a run, with what its segment came to, if one ended. A commit whose
+    `advance_run` finds no row is that of a worker that was fenced out. If the run ends with it, whoever waits for it is
+    told before, being locked before whom it waits for, and its workflow behind."""
+    if ended is None:
+        change = RowChange("move_run", move._asdict())
+    else:
+        change = RowChange("advance_run", {**move._asdict(), **ended._asdict()}, commit="commit_segment")
+    if move.status not in ENDED:
+        return [change]
+    woken = [] if row.parent is None else [RowChange("wake_parent", {"run": row.parent}, None)]
+    said = "IDLE" if move.status == "CANCELLED" else move.status
+    return [*woken, change, workflow_status(parts, row.key, said)]
 
 
 def beginning_again(parts: RunnerParts, row: RunRow) -> list[RowChange]:

@@ -10,7 +10,7 @@ from analemma.catalog.port import PreparedBlocks, RowChange
 from analemma.catalog.runs.effects import EffectRow, settle_effect
 from analemma.catalog.runs.runs import FencedOut, RunRow, Status
 from analemma.errors import Conflict, Denied, Invalid, Timeout
-from analemma.flows.continuing import moved, workflow_status
+from analemma.flows.continuing import changed, moved
 from analemma.flows.effects import DID_NOT, HAPPENED, result_row
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.keeping import ended_segment, position_text
@@ -67,9 +67,7 @@ class Deciding:
         manifest, segment = held.standing.state.manifest, held.plan.segment(held.position.at or "")
         move = moved(row, "FAILED", from_status="WAITING_HUMAN", error=error.to_text())
         ended = ended_segment(held, segment, "FAILED", manifest, manifest, attempts=0, error=error)
-        status = workflow_status(self._parts, row.key, "FAILED")
-        rows = self._parts.rows
-        rows.change_alone([*rows.wake(row, "FAILED"), *rows.advance(move, ended), status])
+        self._parts.rows.change_alone(changed(self._parts, row, move, ended))
 
     def _decide_step(self, held: Held, waiting: Waiting, choice: str, actor: str | None, payload: Any) -> None:
         parts, row = self._parts, held.row
@@ -91,8 +89,7 @@ class Deciding:
             move = moved(row, status, from_status="WAITING_HUMAN", due_in_s=None if over else 0.0)
             move = move._replace(position=place, head=manifest)
             ended = ended_segment(held, segment, "COMPLETE" if over else "CONTINUE", before, manifest, attempts=0)
-            told = [workflow_status(parts, row.key, "COMPLETED")] if over else []
-            return [*parts.rows.wake(row, move.status), *parts.rows.advance(move, ended), *told]
+            return changed(parts, row, move, ended)
 
         said = f"{waiting.node}: {choice}" + ("" if actor is None else f", by {actor}")
         parts.kernel.commit_segment(

@@ -15,7 +15,7 @@ from analemma.catalog.runs.queues import tidy_lanes
 from analemma.catalog.runs.runs import LAST, FencedOut, RunRow, SegmentRow, Status
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Timeout, Unavailable
 from analemma.flows.beginning import Beginning, Mock, RunsOn, workflow_of
-from analemma.flows.continuing import beginning_again, moved
+from analemma.flows.continuing import beginning_again, changed, moved
 from analemma.flows.deciding import Deciding, Unknown, waiting_of
 from analemma.flows.handlers import HasFunctions
 from analemma.flows.held_runs import RunnerParts
@@ -203,7 +203,7 @@ class Flows:
                 # One that nobody has begun is still to be: its queue counts it then, and so does its time.
                 status: Status = "PENDING" if row.status == "PENDING" else "RUNNING"
                 move = moved(row, status, from_status=row.status, due_in_s=0.0, waiting=waiting)
-                self._parts.rows.move(self._parts.rows.moved(move), *beginning_again(self._parts, row))
+                self._parts.rows.move(*changed(self._parts, row, move), *beginning_again(self._parts, row))
             return self.get(execution_id)
         gone = row.holder if row.holder is not None and (take_over or is_dead(row.holder)) else None
         claimed = self._claim(row, *beginning_again(self._parts, row), failed=True, gone=gone)

@@ -8,10 +8,9 @@ from typing import Final
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import RowChange
-from analemma.catalog.runs.queues import add_lane
 from analemma.catalog.runs.runs import NewRun, RunRow, SegmentRow, as_us
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.flows.continuing import moved, workflow_status
+from analemma.flows.continuing import changed, moved, workflow_status
 from analemma.flows.held_runs import RunnerParts
 from analemma.flows.run_kernel import Standing
 from analemma.flows.subflows import end_strays
@@ -72,7 +71,7 @@ class Rerunning:
             restarted = parts.rows.restart_deadline(row.number, limit)
             # What was executed before that place is what the next incarnation has executed.
             taken = {"run": row.number, "incarnation": row.incarnation, "next": row.incarnation + 1, "below": at.seq}
-            return [parts.rows.moved(move), RowChange("take_over_segments", taken, None), *restarted, status]
+            return [*changed(parts, row, move), RowChange("take_over_segments", taken, None), *restarted, status]
 
         standing = parts.kernel.roll_back(target, target.state.version, row.execution, rows)
         moved_row = self._found(row.execution)
@@ -100,12 +99,7 @@ class Rerunning:
             queue=row.queue,
             priority=row.priority,
         )
-        lane = add_lane(parts.tenant, row.queue, row.priority)
-
-        def rows(manifest: BlockId) -> list[RowChange]:
-            return [parts.rows.add(new, manifest), *lane]
-
-        standing = parts.kernel.fork_run(source, key, execution, rows)
+        standing = parts.kernel.fork_run(source, key, execution, lambda manifest: parts.rows.add(new, manifest))
         return self._found(execution), standing
 
     def _target(self, row: RunRow, at: SegmentRow) -> Standing:

@@ -18,7 +18,7 @@ from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.calling import Caller
 from analemma.flows.context import Cancelled, Facts
-from analemma.flows.continuing import moved, workflow_status
+from analemma.flows.continuing import changed, moved
 from analemma.flows.effects import AskHuman, SegmentEffects
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.keeping import ended_segment, position_text
@@ -337,11 +337,7 @@ class Runner:
             ended = ended_segment(
                 held, segment, status, before, manifest, attempts=1 if run is None else run.attempts, took_us=took_us
             )
-            return [
-                *parts.rows.wake(held.row, run_status),
-                *parts.rows.advance(move, ended),
-                *self._workflow_status(held, run_status),
-            ]
+            return changed(parts, held.row, move, ended)
 
         if run is not None and not waits and (run.state.is_changed or run.events):
             commit = SegmentCommit(
@@ -361,12 +357,6 @@ class Runner:
         held.kept_position = after, kept_position
         return held.standing.segments != segments
 
-    def _workflow_status(self, held: Held, status: Status) -> list[RowChange]:
-        """The workflow's own status, where the run's end changes it."""
-        if status not in ("COMPLETED", "FAILED"):
-            return []
-        return [workflow_status(self._parts, held.row.key, status)]
-
     def _fail(self, held: Held, segment: Segment, error: Exception, run: SegmentRun | None, began: float) -> RunError:
         """Say that the run failed, and why. It stays where it was, and can be resumed."""
         parts, manifest = self._parts, held.standing.state.manifest
@@ -382,8 +372,7 @@ class Runner:
         ended = ended_segment(
             held, segment, "FAILED", manifest, manifest, attempts=attempts, took_us=took_us, error=told
         )
-        woken = parts.rows.wake(held.row, "FAILED")
-        parts.rows.change_alone([*woken, *parts.rows.advance(move, ended), *self._workflow_status(held, "FAILED")])
+        parts.rows.change_alone(changed(parts, held.row, move, ended))
         held.status = "FAILED"
         return told
 
@@ -391,16 +380,16 @@ class Runner:
         """Let go of the run until its time comes."""
         waiting = None if ending.waiting is None else ending.waiting.to_text()
         move = _leaving(held, "RUNNING", waiting=waiting, due_in=as_us(ending.seconds))
-        self._parts.rows.move(self._parts.rows.moved(move))
+        self._parts.rows.move(*changed(self._parts, held.row, move))
 
     def _follow(self, held: Held, segment: Segment, ending: Follows, took_us: int) -> None:
         """Let go of the run until another has ended, which may be by now."""
-        rows, manifest = self._parts.rows, held.standing.state.manifest
+        parts, manifest = self._parts, held.standing.state.manifest
         move = _leaving(held, "RUNNING", waiting=ending.waiting.to_text(), due_in=as_us(ending.timeout_s))
         ended = ended_segment(held, segment, "PAUSED", manifest, manifest, attempts=0, took_us=took_us)
         # It does not wait, if the one that it waits for has ended.
         look = RowChange("look_at_child", {"run": held.row.number, "child": ending.child}, None)
-        rows.change_alone([*rows.advance(move, ended), look])
+        parts.rows.change_alone([*changed(parts, held.row, move, ended), look])
 
     def _let_go(self, held: Held, *, due_in_s: float = 0.0) -> None:
         try:

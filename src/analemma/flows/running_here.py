@@ -10,7 +10,7 @@ from analemma.catalog.port import RowChange
 from analemma.catalog.runs.runs import AFTER_CLAIM, RunRow, as_us, change_runs
 from analemma.errors import AnalemmaError, Timeout, Unavailable
 from analemma.failpoints import hit
-from analemma.flows.continuing import Family, moved, workflow_status
+from analemma.flows.continuing import Family, changed, moved, workflow_status
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.run_kernel import Standing
 from analemma.flows.running import Runner, Told
@@ -121,13 +121,11 @@ class Here:
         """End a run where it is, and say so beside its workflow."""
         kept = None if error is None else error.to_text()
         move, parts = moved(row, status, from_status=row.status, error=kept), self._parts
+        changes = changed(parts, row, move)
         if status == "CANCELLED":
-            said = workflow_status(parts, row.key, "IDLE")
-            beside = [*parts.rows.wake(row, status), parts.rows.moved(move), said]
-            parts.rows.cancel_children(row.number, lambda key: workflow_status(parts, key, "IDLE"), *beside)
+            parts.rows.cancel_children(row.number, lambda key: workflow_status(parts, key, "IDLE"), *changes)
         else:
-            said = workflow_status(parts, row.key, status)
-            parts.rows.move(*parts.rows.wake(row, status), parts.rows.moved(move), said)
+            parts.rows.move(*changes)
 
     def go_on_if_possible(self, row: RunRow, told: Told | None) -> None:
         """Run on, unless what comes next is not here: then a worker that has it does."""

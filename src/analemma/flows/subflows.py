@@ -20,7 +20,7 @@ from analemma.failpoints import declare, hit
 from analemma.flows.beginning import Asked, Beginning
 from analemma.flows.calling import NEVER_AGAIN, wait_before
 from analemma.flows.context import Cancelled
-from analemma.flows.continuing import beginning_again, moved, workflow_status
+from analemma.flows.continuing import beginning_again, changed, moved, workflow_status
 from analemma.flows.held_runs import RunnerParts
 from analemma.flows.naming import path_tokens
 from analemma.flows.nodes import SubflowNode
@@ -247,9 +247,10 @@ class _Subflow:
         hit(BEFORE_RESUME)
         try:
             again = moved(child, "RUNNING", from_status="FAILED", due_in_s=seconds)
-            rows = self._parts.rows
             # The run that waits first: who of the two is somebody else's, the error says.
-            rows.move(_hold(self._row), rows.moved(again), *beginning_again(self._parts, child))
+            self._parts.rows.move(
+                _hold(self._row), *changed(self._parts, child, again), *beginning_again(self._parts, child)
+            )
         except FencedOut as exc:
             if exc.facts.get("run") == self._row.number:
                 raise

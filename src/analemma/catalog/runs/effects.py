@@ -10,7 +10,7 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.entities import add_bodies
 from analemma.catalog.port import PreparedBlocks, RowChange, TenantId
-from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE, Move, RunRow, change_runs, fenced_out
+from analemma.catalog.runs.runs import Move, RunRow, change_runs, fenced_out, moving
 from analemma.failpoints import declare, hit
 
 BEFORE_INTENT = declare("effect.before_intent", "an effect is about to be begun, and nothing is recorded")
@@ -156,6 +156,4 @@ def settle_effect(
         add_bodies(tx, tenant, *blocks)
         change_runs(tx, beside)
 
-    hit(BEFORE_MOVE)
-    engine.write(settle)
-    hit(AFTER_MOVE)
+    moving(engine, settle)

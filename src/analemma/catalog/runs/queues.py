@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Row, Transaction
-from analemma.catalog.port import RowChange, TenantId
+from analemma.catalog.port import TenantId
 from analemma.catalog.runs.runs import AFTER_CLAIM, RunRow, as_us, claim_due
 from analemma.failpoints import declare, hit
 
@@ -71,13 +71,6 @@ def tidy_lanes(engine: Engine, tenant: TenantId) -> int:
         return tx.execute("drop_lanes", tenant=tenant)
 
     return engine.write(drop)
-
-
-def add_lane(tenant: TenantId, queue: str, priority: int) -> list[RowChange]:
-    """For the commit of a new run: where it is looked for."""
-    if not queue:
-        return []
-    return [RowChange("add_lane", {"tenant": tenant, "queue": queue, "priority": priority}, None)]
 
 
 def claim_next(

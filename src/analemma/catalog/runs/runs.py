@@ -4,7 +4,7 @@ has its fence, so that where it stands and what it did are visible together."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
@@ -23,6 +23,7 @@ LAST = 1 << 62
 
 Status = Literal["PENDING", "RUNNING", "WAITING_HUMAN", "COMPLETED", "FAILED", "CANCELLED"]
 SegmentStatus = Literal["CONTINUE", "COMPLETE", "PAUSED", "FAILED"]
+Result = TypeVar("Result")
 ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
 
@@ -191,29 +192,17 @@ class RunRows:
         row = self._engine.one("run_standing", number=run)
         return row is not None and row[0] == "RUNNING" and row[1] == fence
 
-    def add(self, new: NewRun, manifest: BlockId) -> RowChange:
-        """For a commit: the run that begins with its version."""
-        return RowChange("add_run", {"tenant": self._tenant, "manifest": manifest, **new._asdict()})
-
-    def free_key(self, idempotency_key: str | None) -> list[RowChange]:
-        """For a commit, before it adds a run: a key that counts no more is free. Of two who come at once, the second
-        finds the run of the first."""
-        if idempotency_key is None:
-            return []
-        parameters = {"tenant": self._tenant, "key": idempotency_key, "keep": self._key_keep_us}
-        return [RowChange("drop_old_run_key", parameters, None)]
-
-    def wake(self, row: RunRow, status: Status) -> list[RowChange]:
-        """For a commit, or a move, before what it does to the run itself: whoever waits for it, if this ends it."""
-        if row.parent is None or status not in ENDED:
-            return []
-        return [RowChange("wake_parent", {"run": row.parent}, None)]
-
-    def advance(self, move: Move, ended: EndedSegment) -> list[RowChange]:
-        """For a commit: where the run stands, and what the segment came to. A commit whose `advance_run` finds no row
-        is that of a worker that was fenced out."""
-        parameters = {**move._asdict(), **ended._asdict()}
-        return [RowChange("advance_run", parameters, commit="commit_segment")]
+    def add(self, new: NewRun, manifest: BlockId) -> list[RowChange]:
+        """For a commit: the run that begins with its version, and where it is looked for. A key that counts no more is
+        free before it; of two who come at once, the second finds the run of the first."""
+        changes = [RowChange("add_run", {"tenant": self._tenant, "manifest": manifest, **new._asdict()})]
+        if new.idempotency_key is not None:
+            key = {"tenant": self._tenant, "key": new.idempotency_key, "keep": self._key_keep_us}
+            changes.insert(0, RowChange("drop_old_run_key", key, None))
+        if new.queue:
+            lane = {"tenant": self._tenant, "queue": new.queue, "priority": new.priority}
+            changes.append(RowChange("add_lane", lane, None))
+        return changes
 
     def change_alone(self, changes: Sequence[RowChange]) -> None:
         """Make the same changes where there is no version to commit; FencedOut if the run is somebody else's."""
@@ -236,9 +225,7 @@ class RunRows:
     def move(self, *changes: RowChange) -> None:
         """Move a run without a segment, and what else changes with it, in this order; FencedOut if one of them is
         somebody else's."""
-        hit(BEFORE_MOVE)
-        self._engine.write(lambda tx: change_runs(tx, changes))
-        hit(AFTER_MOVE)
+        moving(self._engine, lambda tx: change_runs(tx, changes))
 
     def cancel_children(
         self, run: int, status_of: Callable[[BranchKey], RowChange], *beside: RowChange, last: int = LAST
@@ -250,14 +237,7 @@ class RunRows:
             change_runs(tx, beside)
             return cancel_below(tx, [run], status_of, last)
 
-        hit(BEFORE_MOVE)
-        ended = self._engine.write(end)
-        hit(AFTER_MOVE)
-        return ended
-
-    def moved(self, move: Move) -> RowChange:
-        """For a commit, or beside other changes: the move of a run."""
-        return RowChange("move_run", move._asdict())
+        return moving(self._engine, end)
 
     def renew(self, run: int, fence: int, *, lease_s: float) -> bool:
         """Hold it longer; False if it is somebody else's."""
@@ -278,6 +258,14 @@ class RunRows:
             return len(gone)
 
         return self._engine.write(delete)
+
+
+def moving(engine: Engine, move: Callable[[Transaction], Result]) -> Result:
+    """Do something that moves runs without a segment."""
+    hit(BEFORE_MOVE)
+    done = engine.write(move)
+    hit(AFTER_MOVE)
+    return done
 
 
 def claim_due(engine: Engine, *, tenant: TenantId | None, **taking: Any) -> list[tuple[TenantId, RunRow]]:
