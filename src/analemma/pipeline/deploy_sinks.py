@@ -14,7 +14,7 @@ from analemma.catalog.entities.deploys import (
     lanes_left,
 )
 from analemma.catalog.port import OutboxEvent
-from analemma.catalog.sinks.states import EntitySinkState, sink_states_of
+from analemma.catalog.sinks.states import EntitySinkState
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule
 from analemma.pipeline.deploy_records import ExplainedSink
@@ -57,7 +57,9 @@ class SinkStandings:
 
     @cached_property
     def _held(self) -> dict[str, EntitySinkState]:
-        return {each.sink: each for each in sink_states_of(self._tx, self._deploy.entity)}
+        return {
+            row[0]: EntitySinkState(*row) for row in self._tx.all("sink_states_of_entity", entity=self._deploy.entity)
+        }
 
     @cached_property
     def _before(self) -> dict[str, SinkRow]:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.entities import EntityPlace
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.catalog.sinks.states import ShippedRow, ShipState, WantedShip, read_ship_states, record_shipped
@@ -173,14 +172,13 @@ class ShipWorkflow:
         """Whether the sink has to be asked."""
         if state.number is None or state.version is None:
             return False  # There is nothing to ship, and there never was.
-        held = state.held
-        if held is None:
+        if state.owner is None:
             return True
-        if held.entity != state.number:
+        if state.owner != state.number:
             batch.fail_foreign(at, want, state)
             return False
-        is_covered = held.ship_seq > state.ship_seq or (  # guard: shipped.covered
-            held.ship_seq == state.ship_seq and not any(each.is_forced for each in requests)
+        is_covered = state.held_seq > state.ship_seq or (  # guard: shipped.covered
+            state.held_seq == state.ship_seq and not any(each.is_forced for each in requests)
         )
         if is_covered:
             batch.covered.append(_row(batch.rule, want, state, "stale"))
@@ -189,7 +187,7 @@ class ShipWorkflow:
     def _take_documents(self, batch: _Batch, ready: dict[int, ShipState], wanted: Mapping[int, WantedShip]) -> None:
         """Write down whose each document is that is shipped for the first time, before anybody can ship another's under
         its id; leaves in `ready` what is ours to ship."""
-        first = sorted((at for at, state in ready.items() if state.held is None), key=lambda at: ready[at].number or 0)
+        first = sorted((at for at, state in ready.items() if state.owner is None), key=lambda at: ready[at].number or 0)
         chosen: dict[tuple[str, str], int] = {}
         for at in first:
             chosen.setdefault((wanted[at].place, wanted[at].doc_id), at)
@@ -202,7 +200,7 @@ class ShipWorkflow:
 
     def _take(self, sink: str, wanted: Sequence[tuple[WantedShip, ShipState]]) -> dict[tuple[str, str], int]:
         """Whose each of these documents is: nobody's become those of these entities. No document is named twice."""
-        ordered = sorted(wanted, key=lambda each: each[0][2:])
+        ordered = sorted(wanted, key=lambda each: each[0][3:])
         rows = [(want.place, want.doc_id, want.tenant, state.number, state.version) for want, state in ordered]
         asked = {"sink": sink, "now": self._clock.now_us(), "documents": rows}
         taken = self._engine.write(lambda tx: tx.all("take_documents", **asked))
@@ -256,7 +254,7 @@ class ShipWorkflow:
             ours = still_ours(least_s=0)
             for at, document in documents.items():
                 if not ours[at]:  # guard: shipped.overtaken
-                    key = EntityKey(wanted[at].entity.type, document.tenant, wanted[at].entity.id)
+                    key = EntityKey(wanted[at].type, document.tenant, wanted[at].id)
                     batch.overtaken.append((wanted[at].tenant, key, states[at]))
         for at, answer in zip(documents, answers, strict=True):
             self._settle(batch, at, answer, wanted[at], states[at])
@@ -319,7 +317,7 @@ class ShipWorkflow:
 
 def _wanted(rule: SinkRule, key: EntityKey, tenant: TenantId) -> WantedShip:
     doc_id = rule.document_id.render({"tenantId": key.tenant, "entityType": key.type, "entityId": key.id})
-    return WantedShip(tenant, EntityPlace(key.type, key.id), _place(rule, key), doc_id)
+    return WantedShip(tenant, key.type, key.id, _place(rule, key), doc_id)
 
 
 def _place(rule: SinkRule, key: EntityKey) -> str:

@@ -80,12 +80,12 @@ def claim_next(
     priority, and of the queues, and the runs of none, that which has been due the longest."""
     taking = {"holder": holder, "lease": as_us(lease_s)}
     queues = next_lanes(engine.rows(Lane, "due_lanes", tenant=tenant))
-    first = engine.one("first_due", tenant=tenant) if queues else None
+    plain_us = engine.value("first_due", tenant=tenant) if queues else None
     for lanes in queues:
-        if first is not None and first[0] <= (lanes[0].since_us or 0):
+        if plain_us is not None and plain_us <= (lanes[0].since_us or 0):
             if claimed := claim_due(engine, tenant=tenant, **taking):
                 return claimed
-            first = None
+            plain_us = None
         if (row := _claim_of(engine, lanes, taking)) is not None:
             return [(lanes[0].tenant, row)]
     return claim_due(engine, tenant=tenant, **taking)

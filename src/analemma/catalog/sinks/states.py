@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from analemma.catalog.engine.db import Statements, Transaction
-from analemma.catalog.entities.entities import EntityPlace
 from analemma.catalog.entities.slices import SliceRow
 from analemma.catalog.port import TenantId
 
@@ -17,20 +16,11 @@ class WantedShip(NamedTuple):
     """An entity whose state a sink is to get, as a document of an id."""
 
     tenant: TenantId
-    entity: EntityPlace
+    type: str
+    id: str
     place: str
     """Tells documents of one id apart, where the sink does; otherwise ''."""
     doc_id: str
-
-
-class SinkStateRow(NamedTuple):
-    """What a sink is known to have of a document."""
-
-    entity: int
-    """Whose document it is."""
-    ship_seq: int
-    """-1: the document was taken, and nothing is known to be shipped."""
-    deleted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +32,10 @@ class ShipState:
     version: int | None
     """The newest that is compiled; None: none is."""
     ship_seq: int
-    held: SinkStateRow | None
-    """What the sink has of the document; None: nothing that is known of."""
+    owner: int | None
+    """Whose the document is that the sink has; None: it has none that is known of."""
+    held_seq: int
+    """What the sink has of it; -1: it was taken, and nothing is known to be shipped."""
     slices: list[SliceRow] = field(default_factory=list)
     """Those of the version, in the order of the ruleset that it was compiled by."""
 
@@ -70,35 +62,24 @@ class EntitySinkState(NamedTuple):
     """What a sink is known to have of an entity."""
 
     sink: str
-    place: str
-    doc_id: str
     version: int
     ship_seq: int
-    deleted: bool
 
 
 def read_ship_states(
     source: Statements, sink: str, slice_types: Sequence[str] | None, wanted: Sequence[WantedShip]
 ) -> list[ShipState]:
     """Where each stands, in one snapshot; only slices of these types, or all."""
-    asked = [(each.tenant, *each.entity, each.place, each.doc_id) for each in wanted]
-    found = [ShipState(None, None, 0, None)] * len(wanted)
+    found = [ShipState(None, None, 0, None, -1)] * len(wanted)
     before = -1
-    for row in source.all("ship_states", sink=sink, slice_types=slice_types, wanted=asked):
+    for row in source.all("ship_states", sink=sink, slice_types=slice_types, wanted=[tuple(each) for each in wanted]):
         at = row[0]
         if at != before:
             before = at
-            held = None if row[4] is None else SinkStateRow(row[4], row[5], bool(row[6]))
-            found[at] = ShipState(row[1], row[2], row[3] or 0, held)
-        if row[7] is not None:
-            found[at].slices.append(SliceRow(*row[7:]))
+            found[at] = ShipState(row[1], row[2], row[3] or 0, row[4], row[5])
+        if row[6] is not None:
+            found[at].slices.append(SliceRow(*row[6:]))
     return found
-
-
-def sink_states_of(source: Statements, number: int) -> list[EntitySinkState]:
-    """What every sink is known to have of an entity, by the ids of their rules."""
-    rows = source.all("sink_states_of_entity", entity=number)
-    return [EntitySinkState._make((*row[:5], bool(row[5]))) for row in rows]
 
 
 def record_shipped(tx: Transaction, rows: Sequence[ShippedRow], *, now_us: int) -> None:
@@ -106,8 +87,4 @@ def record_shipped(tx: Transaction, rows: Sequence[ShippedRow], *, now_us: int) 
     known = sorted((row for row in rows if row.outcome != "refused"), key=lambda row: row[2:5])
     if not known:
         return
-    documents = [
-        (row.sink, row.place, row.doc_id, row.tenant, row.entity, row.version, row.ship_seq, int(row.deleted))
-        for row in known
-    ]
-    tx.execute("record_shipped", now=now_us, documents=documents)
+    tx.execute("record_shipped", now=now_us, documents=[(*row[:7], int(row.deleted)) for row in known])

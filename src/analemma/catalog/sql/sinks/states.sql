@@ -1,12 +1,12 @@
 -- sink_states_of_entity --
 -- What every sink is known to have of an entity.
-SELECT sink, place, doc_id, version, ship_seq, deleted FROM sink_state WHERE entity = :entity AND ship_seq >= 0 ORDER BY sink, place, doc_id
+SELECT sink, version, ship_seq FROM sink_state WHERE entity = :entity AND ship_seq >= 0 ORDER BY sink, place, doc_id
 
 -- ship_states --
 -- Where entities stand and a sink with them: the newest compiled version, what the sink has of the document, and the version's slices of these
 -- types (or all), in the order of its ruleset.
 SELECT wanted.at - 1, entity.id, entity.newest_compiled, entity.ship_seq,
-       held.entity, held.ship_seq, held.deleted,
+       held.entity, held.ship_seq,
        found.type, found.version, found.revision, found.hash, found.root, found.tombstone, found.detail
 FROM rows(:wanted) WITH ORDINALITY AS wanted (tenant bigint, type text, key text, place text, doc_id text, at)
 [sqlite]     LEFT JOIN entity ON entity.tenant = wanted.tenant AND entity.type = wanted.type
@@ -30,7 +30,7 @@ FROM rows(:wanted) WITH ORDINALITY AS wanted (tenant bigint, type text, key text
 [postgres]         WHERE entity.tenant = wanted.tenant AND entity.type = wanted.type AND entity.key = wanted.key LIMIT 1
 [postgres]     ) AS entity ON true
 [postgres]     LEFT JOIN LATERAL (
-[postgres]         SELECT sink_state.entity, sink_state.ship_seq, deleted FROM sink_state
+[postgres]         SELECT sink_state.entity, sink_state.ship_seq FROM sink_state
 [postgres]         WHERE sink_state.sink = :sink AND sink_state.place = wanted.place AND sink_state.doc_id = wanted.doc_id LIMIT 1
 [postgres]     ) AS held ON true
 [postgres]     LEFT JOIN LATERAL (
@@ -62,7 +62,7 @@ RETURNING place, doc_id, entity
 INSERT INTO sink_state (sink, place, doc_id, tenant, entity, version, ship_seq, deleted, shipped_at)
 SELECT given.sink, given.place, given.doc_id, given.tenant, given.entity, given.version, given.ship_seq, given.deleted = 1, :now
 FROM rows(:documents) AS given
-    (sink text, place text, doc_id text, tenant bigint, entity bigint, version bigint, ship_seq bigint, deleted bigint)
+    (tenant bigint, entity bigint, sink text, place text, doc_id text, version bigint, ship_seq bigint, deleted bigint)
 WHERE true
 ON CONFLICT (sink, place, doc_id) DO UPDATE
 SET version = excluded.version, ship_seq = excluded.ship_seq, deleted = excluded.deleted, shipped_at = excluded.shipped_at
