@@ -16,7 +16,7 @@ import gc
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from math import copysign, isfinite
 from typing import Any, Final
@@ -41,9 +41,6 @@ _PLAIN: Final = _EXACT | {float}
 _are_exact: Final = _EXACT.issuperset
 _are_plain: Final = _PLAIN.issuperset
 
-_WRITES_LARGE_EXPONENTS_ALIKE: Final = orjson.dumps(1e21) == b"1e+21"
-"""Older encoders write `1e21`."""
-
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9.])[0-9]{19}")
 _HUGE_INTEGER: Final = re.compile(rb"(?<![0-9.])[0-9]{309}")
 """More digits than a double can be large, which makes the decoder give up."""
@@ -51,6 +48,11 @@ _HUGE_INTEGER: Final = re.compile(rb"(?<![0-9.])[0-9]{309}")
 _INT_CHUNK_DIGITS: Final = 600
 """Python converts at most this many digits whatever limit the process has set."""
 _INT_CHUNK: Final = 10**_INT_CHUNK_DIGITS
+
+
+inner_values: Final = gc.get_referents
+"""Every item and every value of the lists and dicts among these objects, perhaps with the keys: the collector's own
+traversal, several times faster than one written here."""
 
 
 def canonical_json(value: Any) -> bytes:
@@ -67,9 +69,8 @@ def canonical_json(value: Any) -> bytes:
         return _encode_settled(value)
 
     odd: list[float] = []
-    level: list[Any] = [value]
-    depth = -1
-    while level:
+    depth = 0
+    for depth, level in enumerate(_levels(value)):
         if not _are_exact(map(type, level)):
             if not _are_plain(map(type, level)):
                 _check(value)
@@ -78,8 +79,6 @@ def canonical_json(value: Any) -> bytes:
                 for x in level
                 if type(x) is float and (not (1e-5 <= x < 1e16 or -1e16 < x <= -1e-5) or x.is_integer())
             ]
-        level = inner_values(*level)
-        depth += 1
     if depth >= MAXIMUM_DEPTH:
         _check(value)
 
@@ -104,14 +103,11 @@ def parse_json(data: bytes) -> Any:
         raise _not_json(exc) from exc
 
     beyond_64_bits = False
-    level: list[Any] = [value]
-    depth = -1
-    while level:
+    depth = 0
+    for depth, level in enumerate(_levels(value)):
         if not _are_exact(map(type, level)):
             floats = [x for x in level if type(x) is float]
             beyond_64_bits |= min(floats) <= -(2.0**63) or max(floats) >= 2.0**64
-        level = inner_values(*level)
-        depth += 1
     if depth >= MAXIMUM_DEPTH:
         _check(value)
 
@@ -146,26 +142,12 @@ def format_double(number: float) -> str:
     return f"{sign}{digits[0]}{rest}e{point - 1:+d}"
 
 
-def _list_inner_values(*parents: Any) -> list[Any]:
-    """Every item and every value of these lists and dicts; other parents have none."""
-    found: list[Any] = []
-    for parent in parents:
-        if type(parent) is list:
-            found += parent
-        elif type(parent) is dict:
-            found += parent.values()
-    return found
-
-
-def _pick_traversal() -> Callable[..., list[Any]]:
-    """The collector's own traversal, several times faster, where it sees the same (and perhaps keys, which are str)."""
-    parents = ([1.5, None, 2**70], {"a": 0.5, "b": True, "c": ()}, {"d": "text", 1: 1}, "leaf", 3, 2.5, None)
-    expected = sorted(map(repr, (1.5, None, 2**70, 0.5, True, (), "text", 1, "d", 1)))
-    return gc.get_referents if sorted(map(repr, gc.get_referents(*parents))) == expected else _list_inner_values
-
-
-inner_values: Final = _pick_traversal()
-"""Every item and every value of the lists and dicts among these objects, perhaps with the keys."""
+def _levels(value: Any) -> Iterator[list[Any]]:
+    """A value, then what is in it, level by level."""
+    level = [value]
+    while level:
+        yield level
+        level = inner_values(*level)
 
 
 def _without_odd_floats(value: Any, text: bytes, odd: list[float]) -> bytes:
@@ -197,12 +179,7 @@ def _may_mix_planes(value: Any, text: bytes) -> bool:
         return False
     if not (b"\xf0" in text or b"\xf1" in text or b"\xf2" in text or b"\xf3" in text or b"\xf4" in text):
         return False
-    keys: list[str] = []
-    level: list[Any] = [value]
-    while level:
-        keys += chain.from_iterable(x for x in level if type(x) is dict)
-        level = inner_values(*level)
-    return _mixes_planes(keys)
+    return _mixes_planes(chain.from_iterable(x for level in _levels(value) for x in level if type(x) is dict))
 
 
 def _mixes_planes(keys: Iterable[str]) -> bool:
@@ -227,7 +204,8 @@ def _settle(value: Any) -> Any:
         size = abs(value)
         if size <= 2.0**53 and value.is_integer():
             return int(value)
-        if size < 1e-6 or 1e-5 <= size <= 2.0**53 or (size >= 1e21 and _WRITES_LARGE_EXPONENTS_ALIKE):
+        # From 1e21 on, older encoders leave out the sign of the exponent.
+        if size < 1e-6 or 1e-5 <= size <= 2.0**53:
             return value
         return Fragment(format_double(value))
     if kind is int and not -(2**63) <= value < 2**64:
@@ -268,7 +246,9 @@ def _check_below(value: Any, path: list[str | int], ancestors: list[int]) -> Non
         for token, child in value.items() if kind is dict else enumerate(value):
             path[-1] = token
             if kind is dict:
-                _check_key(token, path)
+                if type(token) is not str:
+                    raise _refusal(f"a key of type {type(token).__qualname__}", path, "keys are strings")
+                _check_text(token, "a lone surrogate in a key", path)
             _check_below(child, path, ancestors)
         path.pop()
         ancestors.pop()
@@ -276,25 +256,19 @@ def _check_below(value: Any, path: list[str | int], ancestors: list[int]) -> Non
         if not isfinite(value):
             raise _refusal(f"the number {value}", path, "use null or a string instead")
     elif kind is str:
-        if not _is_unicode(value):
-            raise _refusal("a lone surrogate", path, "decode the text with errors='replace'")
+        _check_text(value, "a lone surrogate", path)
+    elif kind is _DuplicateKey:
+        pointer = format_pointer([*path, value.key])
+        raise Invalid(f"an object names the same key twice (at {pointer})", pointer=pointer)
     elif kind not in _PLAIN:
         raise _refusal(f"a value of type {kind.__module__}.{kind.__qualname__}", path, "convert it to a JSON type")
 
 
-def _check_key(key: Any, path: list[str | int]) -> None:
-    if type(key) is not str:
-        raise _refusal(f"a key of type {type(key).__qualname__}", path, "keys are strings")
-    if not _is_unicode(key):
-        raise _refusal("a lone surrogate in a key", path, "decode the text with errors='replace'")
-
-
-def _is_unicode(text: str) -> bool:
+def _check_text(text: str, what: str, path: list[str | int]) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise _refusal(what, path, "decode the text with errors='replace'") from None
 
 
 def _refusal(reason: str, path: list[str | int], hint: str | None = None) -> Invalid:
@@ -325,7 +299,6 @@ def _parse_carefully(data: bytes) -> Any:
         raise Invalid(f"not JSON: {exc}") from exc
     except json.JSONDecodeError as exc:
         raise _not_json(exc) from exc
-    _raise_at_duplicate(value, [])
     _check(value)
     return value
 
@@ -344,15 +317,6 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Duplicate
         return members
     counts = Counter(key for key, _ in pairs)
     return _DuplicateKey(next(key for key, count in counts.items() if count > 1))
-
-
-def _raise_at_duplicate(value: Any, path: list[str | int]) -> None:
-    if type(value) is _DuplicateKey:
-        pointer = format_pointer([*path, value.key])
-        raise Invalid(f"an object names the same key twice (at {pointer})", pointer=pointer)
-    if type(value) is list or type(value) is dict:
-        for token, child in value.items() if type(value) is dict else enumerate(value):
-            _raise_at_duplicate(child, [*path, token])
 
 
 def _parse_integer(text: str) -> int:
