@@ -14,7 +14,7 @@ from analemma.canon.build import Packer
 from analemma.canon.diff import Gap
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import decode, encode, is_special
+from analemma.canon.nodes import decode, is_special
 from analemma.canon.pointer import MAXIMUM_DEPTH, Path, format_pointer
 from analemma.canon.read import MISSING, container_kind
 from analemma.canon.types import TypeRegistry, standard_registry
@@ -46,7 +46,7 @@ def registry_of(base: Base) -> TypeRegistry:
 def packed_form(value: Any, registry: TypeRegistry, at: Sequence[str] = ()) -> bytes:
     """A value as the base would have it, to compare with what it has; where it stands is for messages."""
     packer = Packer(registry, lambda *_: None, accept=lambda links: None)
-    return bytes(encode(packer.pack(value, at=at).wire))
+    return packer.pack(value, at=at).data
 
 
 def form_of(value: Any, base: Base, by_value: Container[BlockId] = ()) -> bytes:

@@ -34,6 +34,7 @@ from analemma.canon.nodes import (
     decode,
     encode,
     encode_stored,
+    head_bytes,
     index_block,
     index_entry,
     leaf_block,
@@ -82,18 +83,14 @@ class Packed(NamedTuple):
     """A value in stored form, and what whoever embeds it needs to know."""
 
     wire: Wire
-    size: int
-    """Length of `wire` encoded."""
+    data: bytes
+    """`wire`, encoded."""
     flags: int
 
 
-Parts = list[Packed] | dict[str, Packed]
-"""What a container holds, packed."""
-
-
 def packed_wire(wire: Wire) -> Packed:
-    """Content that is already in stored form, measured again."""
-    return Packed(wire, len(encode_stored(wire)), wire_flags(wire))
+    """Content that is already in stored form, looked at again."""
+    return Packed(wire, encode_stored(wire), wire_flags(wire))
 
 
 class TooLarge(Exception):
@@ -158,7 +155,7 @@ class Packer:
         cls = type(value)
         try:
             if cls is list or cls is dict:
-                found = self._pack_list(value, 0, -1) if cls is list else self._pack_dict(value, 0, -1)
+                found = self._pack_container(value, 0, -1)
                 return found if type(found) is Link else self.sequence("list" if cls is list else "map", [])
             if cls is str:
                 return self._long("text", _utf8(value))
@@ -195,119 +192,76 @@ class Packer:
     def _pack(self, value: Any, depth: int) -> Packed:
         cls = type(value)
         if cls is str:
-            data = None if value.isascii() else _utf8(value)
-            width = len(value if data is None else data)
-            size = _head_size(width) + width
-            if size <= self._inline_bytes:
-                return _new_tuple(Packed, (value, size, 0))
-            return _linked(self._long("text", value.encode() if data is None else data))
-        if cls is int:
-            if not SMALLEST_INT <= value <= LARGEST_INT:
-                raise _Refused("an integer outside -2^63..2^64-1", "store it as a string or a Decimal")
-            return _new_tuple(Packed, (value, _head_size(value if value >= 0 else -1 - value), 0))
-        if value is None or cls is bool:
-            return _new_tuple(Packed, (value, 1, 0))
+            if not value.isascii():
+                _utf8(value)
+            if len(value) <= self._inline_bytes and len(data := encode(value)) <= self._inline_bytes:
+                return _new_tuple(Packed, (value, data, 0))
+            return _linked(self._long("text", value.encode()))
+        if cls is int and not SMALLEST_INT <= value <= LARGEST_INT:
+            raise _Refused("an integer outside -2^63..2^64-1", "store it as a string or a Decimal")
         if cls is float:
-            return _pack_float(value)
+            if value - value != 0.0:
+                raise _Refused(f"{value}, which has no canonical form,", "store None or a string instead")
+            if value == 0.0 and str(value) == "-0.0":
+                return _special(["float", "-0.0"], 0)
+        if cls in _SCALAR_KINDS:
+            return _new_tuple(Packed, (value, encode(value), 0))
         if cls is dict or cls is list:
-            found: Packed | Link | None
-            found = _pack_plain(value, self._inline_bytes, MAXIMUM_DEPTH - depth, whole=self._whole)
-            if found is None:
-                found = (self._pack_dict if cls is dict else self._pack_list)(value, depth, self._inline_bytes)
+            plain = _pack_plain(value, self._inline_bytes, MAXIMUM_DEPTH - depth, whole=self._whole)
+            if plain is not None:
+                return plain
+            found = self._pack_container(value, depth, self._inline_bytes)
             return found if isinstance(found, Packed) else _linked(found)
         if cls is bytes:
-            width = len(value) + 1
-            size = _head_size(width) + width
-            if size <= self._inline_bytes:
-                return Packed(b"\0" + value, size, SPECIALS)
+            if len(value) <= self._inline_bytes and len(data := encode(wire := b"\0" + value)) <= self._inline_bytes:
+                return Packed(wire, data, SPECIALS)
             return _linked(self._long("bytes", value))
-        return self._pack_tagged(value, depth)
+        return value if cls is Packed else self._pack_tagged(value, depth)
 
-    # Once a container is known to be too large for its place, its nodes are made while its items are still packed: of
-    # one that takes gigabytes, no more than a few nodes are at hand in any other form than their blocks.
-
-    def _pack_list(self, value: Sequence[Any], depth: int, inline_bytes: int) -> Packed | Link:
-        """A list: inline, or the tree of one that takes more."""
+    def _pack_container(self, value: Any, depth: int, inline_bytes: int) -> Packed | Link:
+        """A list or dict: inline, in its own order, or the tree of one that takes more."""
         if depth >= MAXIMUM_DEPTH:
             raise _Refused(_TOO_DEEP, "flatten the value")
-        packed: list[Packed] = []
-        size, number = _head_size(len(value)), -1
-        try:
-            for item in value:
-                number += 1
-                packed.append(self._pack(item, depth + 1))
-                size += packed[-1].size
-                if size > inline_bytes:
-                    break
-            else:
-                return _inline_items(packed, size)
-            nodes = Cutter(self, "list")
-            nodes.add([list_entry(part) for part in packed])
-            for start in range(len(packed), len(value), RUN):
-                run = value[start : start + RUN]
-                entries = _plain_entries(run, self._inline_bytes, MAXIMUM_DEPTH - depth - 1)
-                if entries is None:
-                    entries, number = [], start - 1
-                    for item in run:
-                        number += 1
-                        entries.append(list_entry(self._pack(item, depth + 1)))
-                nodes.add(entries)
-                while nodes.cut():
-                    pass
-        except _Refused as refused:
-            refused.path.append(number)
-            raise
-        return nodes.tree()
-
-    def _pack_dict(self, value: dict[Any, Any], depth: int, inline_bytes: int) -> Packed | Link:
-        """A dict: inline, in its own order, or the tree of one that takes more."""
-        if depth >= MAXIMUM_DEPTH:
-            raise _Refused(_TOO_DEEP, "flatten the value")
-        pack = self._pack
-        packed: dict[str, Packed] = {}
-        nodes: Cutter | None = None
-        size = _head_size(len(value))
+        keyed = type(value) is dict
+        packed: dict[Any, Packed] = {}
+        size = len(head_bytes(5 if keyed else 4, len(value)))
         key: Any = None
         try:
-            for key in value:
+            for key in value if keyed else ():
                 if type(key) is not str:
                     raise _Refused(f"a key of type {type(key).__qualname__}", "keys are strings")
                 if len(key) > LONGEST_KEY or not key.isascii():
                     _check_key(key)
-                size += _key_size(key)
-            for key, item in value.items():
-                part = packed[key] = pack(item, depth + 1)
-                size += part.size
+                size += len(encode(key))
+            for key, item in value.items() if keyed else enumerate(value):
+                part = packed[key] = self._pack(item, depth + 1)
+                size += len(part.data)
                 if size > inline_bytes:
                     break
-            if size > inline_bytes and value:
-                nodes = Cutter(self, "map")
-                keys = sorted(value, key=sort_key)
-                for start in range(0, len(keys), RUN):
+            if size <= inline_bytes or not value:
+                return _inline_fields(packed) if keyed else _inline_items(packed.values())
+            # It is too large for its place, so its nodes are made while its items are still packed: of one that takes
+            # gigabytes, no more than a few nodes are at hand in any other form than their blocks.
+            nodes = Cutter(self, "map" if keyed else "list")
+            keys: Sequence[Any] = sorted(value, key=sort_key) if keyed else range(len(value))
+            for start in range(0, len(keys), RUN):
+                run = keys[start : start + RUN]
+                entries = None
+                if not keyed:
+                    items = value[start : start + RUN]
+                    entries = _plain_entries(items, self._inline_bytes, MAXIMUM_DEPTH - depth - 1)
+                if entries is None:
                     entries = []
-                    for key in keys[start : start + RUN]:
-                        part = packed.pop(key) if key in packed else pack(value[key], depth + 1)
-                        entries.append(map_entry(key, part))
-                    nodes.add(entries)
-                    while nodes.cut():
-                        pass
+                    for key in run:
+                        part = packed.pop(key) if key in packed else self._pack(value[key], depth + 1)
+                        entries.append(map_entry(key, part) if keyed else list_entry(part))
+                nodes.add(entries)
+                while nodes.cut():
+                    pass
         except _Refused as refused:
-            refused.path.append(_token(key))
+            refused.path.append(_token(key) if keyed else key)
             raise
-        return _inline_fields(packed, size) if nodes is None else nodes.tree()
-
-    def pack_parts(self, parts: Parts) -> Packed:
-        """A container of packed parts: inline, or a tree when it is too large."""
-        size = _head_size(len(parts))
-        if isinstance(parts, dict):
-            size += sum(map(_key_size, parts)) + sum([part.size for part in parts.values()])
-            if size <= self._inline_bytes:
-                return _inline_fields(parts, size)
-            return _linked(self.sequence("map", [map_entry(key, parts[key]) for key in sorted(parts, key=sort_key)]))
-        size += sum([part.size for part in parts])
-        if size <= self._inline_bytes:
-            return _inline_items(parts, size)
-        return _linked(self.sequence("list", [list_entry(part) for part in parts]))
+        return nodes.tree()
 
     def _pack_tagged(self, value: Any, depth: int) -> Packed:
         if isinstance(value, StandIn):
@@ -340,15 +294,15 @@ class Packer:
         if name in ("set", "frozenset"):
             if type(payload) is not list:
                 raise _Refused(f"a tag {name!r} around a {type(payload).__name__}", "keep the payload that was read")
-            items = self._pack_list(payload, depth, LARGEST_INT)
-            packed = self.pack_parts([packed_wire(item) for item in sorted(cast("Packed", items).wire, key=encode)])
+            items = self._pack_container(payload, depth, LARGEST_INT)
+            packed = self._pack([packed_wire(item) for item in sorted(cast("Packed", items).wire, key=encode)], depth)
         else:
             # A tag is no deeper than what it is around; only tags around tags count, or they would have no end.
             inner = depth + 1 if type(payload) not in _PLAIN else depth
             if inner > MAXIMUM_DEPTH:
                 raise _Refused(_TOO_DEEP, "flatten the value")
             packed = self._pack(payload, inner)
-        return _special([name, packed.wire], [packed])
+        return _special([name, packed.wire], packed.flags)
 
     def _codec(self, value: Any) -> TypeCodec | None:
         try:
@@ -485,12 +439,12 @@ def check_new_key(key: str, path: Sequence[str]) -> None:
 
 def list_entry(packed: Packed) -> Entry:
     """An item as the leaf of a list holds it."""
-    return encode(packed.wire), packed.flags, packed.wire, None
+    return packed.data, packed.flags, packed.wire, None
 
 
 def map_entry(key: str, packed: Packed) -> Entry:
     """A field as the leaf of a map holds it."""
-    return encode(key) + encode(packed.wire), packed.flags, packed.wire, key
+    return encode(key) + packed.data, packed.flags, packed.wire, key
 
 
 def _pack_plain(value: Any, most_bytes: int, most_levels: int, *, whole: bool) -> Packed | None:
@@ -505,7 +459,7 @@ def _pack_plain(value: Any, most_bytes: int, most_levels: int, *, whole: bool) -
         return None
     if len(data) > most_bytes:
         return None
-    return _new_tuple(Packed, (value if whole else decode(data), len(data), 0))
+    return _new_tuple(Packed, (value if whole else decode(data), data, 0))
 
 
 def _plain_entries(items: Sequence[Any], inline_bytes: int, most_levels: int) -> list[Entry] | None:
@@ -549,29 +503,16 @@ def _are_plain(values: Sequence[Any], most_bytes: int, most_levels: int) -> bool
     return True
 
 
-def _inline_items(items: Sequence[Packed], size: int) -> Packed:
-    return Packed([item.wire for item in items], size, _flags(items))
+def _inline_items(items: Iterable[Packed]) -> Packed:
+    wire = [item.wire for item in items]
+    return Packed(wire, encode(wire), _flags(items))
 
 
-def _inline_fields(fields: dict[str, Packed], size: int) -> Packed:
+def _inline_fields(fields: dict[str, Packed]) -> Packed:
     if len(fields) == 1 and "" in fields:
-        return _special(["map", fields[""].wire], fields.values())
-    return Packed({key: item.wire for key, item in fields.items()}, size, _flags(fields.values()))
-
-
-def _head_size(number: int) -> int:
-    if number < 24:
-        return 1
-    if number < 0x100:
-        return 2
-    if number < 0x10000:
-        return 3
-    return 5 if number < 0x100000000 else 9
-
-
-def _key_size(key: str) -> int:
-    width = len(key) if key.isascii() else len(key.encode())
-    return _head_size(width) + width
+        return _special(["map", fields[""].wire], fields[""].flags)
+    wire = {key: item.wire for key, item in fields.items()}
+    return Packed(wire, encode(wire), _flags(fields.values()))
 
 
 def _token(key: Any) -> str:
@@ -596,22 +537,14 @@ def _utf8(text: str) -> bytes:
         raise _Refused("a lone surrogate", "decode the text with errors='replace', or store bytes") from None
 
 
-def _pack_float(value: float) -> Packed:
-    if value - value != 0.0:
-        raise _Refused(f"{value}, which has no canonical form,", "store None or a string instead")
-    if value == 0.0 and str(value) == "-0.0":
-        return _special(["float", "-0.0"], ())
-    return _new_tuple(Packed, (value, 9, 0))
-
-
 def _linked(link: Link) -> Packed:
     wire = link_wire(link)
-    return Packed(wire, len(encode(wire)), LINKS | SPECIALS)
+    return Packed(wire, encode(wire), LINKS | SPECIALS)
 
 
-def _special(body: list[Wire], parts: Iterable[Packed]) -> Packed:
+def _special(body: list[Wire], flags: int) -> Packed:
     wire = {"": body}
-    return Packed(wire, len(encode(wire)), _flags(parts) | SPECIALS)
+    return Packed(wire, encode(wire), flags | SPECIALS)
 
 
 def _flags(parts: Iterable[Packed]) -> int:

@@ -16,7 +16,6 @@ from analemma.canon.build import (
     Cutter,
     Packed,
     Packer,
-    Parts,
     check_new_key,
     check_path,
     list_entry,
@@ -584,10 +583,10 @@ class Editor:
         if isinstance(slot, _DRAFTS):
             if slot.base is not None:
                 return self._inline_or_link(self._finish_tree(slot))
-            return self._packer.pack_parts(self._finish_parts(slot))
+            return self._packer.pack(self._finish_parts(slot))
         return slot if type(slot) is Packed else packed_wire(slot)
 
-    def _finish_parts(self, draft: _Draft) -> Parts:
+    def _finish_parts(self, draft: _Draft) -> list[Packed] | dict[str, Packed]:
         """All that a container holds which stood inline."""
         # In loops of its own, as every function here that may lead back to itself: frames are scarce when values are
         # deep.
@@ -609,8 +608,8 @@ class Editor:
         # A leaf is a few bytes longer than what it holds, so a longer one holds too much.
         if node.level == 0 and len(self._nodes.loaded(link.id).data) <= INLINE_BYTES + LEAF_HEAD_BYTES:
             if node.kind == "map":
-                return self._packer.pack_parts({key: packed_wire(wire) for key, wire in node.body.items()})
-            return self._packer.pack_parts([packed_wire(wire) for wire in node.body])
+                return self._packer.pack({key: packed_wire(wire) for key, wire in node.body.items()})
+            return self._packer.pack([packed_wire(wire) for wire in node.body])
         return packed_wire(link_wire(link))
 
     def _finish_tree(self, draft: _Draft) -> Link:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from analemma.canon.build import LARGEST_INT, SMALLEST_INT, Packer, TooLarge
-from analemma.canon.nodes import Wire, encode, is_special
+from analemma.canon.nodes import Wire, is_special
 from analemma.canon.pointer import MAXIMUM_DEPTH, format_pointer
 from analemma.canon.read import UnknownTypes
 from analemma.canon.types import RESERVED_NAMES, Tagged, TypeRegistry
@@ -52,9 +52,9 @@ def encode_field(name: str, value: Any, registry: TypeRegistry, limit_bytes: int
     # JSON takes more than half the bytes of the stored form, whatever the value: that is 9 bytes for "0.5, ".
     packer = Packer(registry, inline_bytes=2 * limit_bytes + 16, whole=True)
     try:
-        wire, size, _ = packer.pack(value, at=(name,))
+        wire, data, _ = packer.pack(value, at=(name,))
         # Nothing else takes more bytes there than here; but for the length of a text, by a byte or three.
-        if size > limit_bytes and size - 4 * encode(wire).count(_FLOAT) - (size >> 16) - 16 > limit_bytes:
+        if len(data) > limit_bytes and len(data) - 4 * data.count(_FLOAT) - (len(data) >> 16) - 16 > limit_bytes:
             return None
         made = _spell(wire, 1)
     except TooLarge:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from analemma.canon.build import Packer, check_path
 from analemma.canon.identity import BlockId, parse_block_id
-from analemma.canon.nodes import encode
 from analemma.canon.pointer import Path
 from analemma.canon.trees import Edited, Trees
 from analemma.catalog.port import BranchKey, Head
@@ -143,8 +142,7 @@ def fingerprint_of(kernel: Kernel, key: BranchKey, update: DeltaUpdate, *parts: 
 def digest(kernel: Kernel, value: Any, path: Path) -> bytes:
     """A hash of a value as it would be stored at this path; Invalid, with the pointer, if it cannot be."""
     check_path(path)
-    packed = Packer(kernel._trees.registry, lambda *_: None).pack(value, at=path)
-    return sha256(encode(packed.wire)).digest()
+    return sha256(Packer(kernel._trees.registry, lambda *_: None).pack(value, at=path).data).digest()
 
 
 def _parse_previous(previous: str | CurrentHead | None) -> BlockId | CurrentHead | None:
