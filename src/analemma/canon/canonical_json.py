@@ -69,8 +69,7 @@ def canonical_json(value: Any) -> bytes:
         return _encode_settled(value)
 
     odd: list[float] = []
-    depth = 0
-    for depth, level in enumerate(_levels(value)):
+    for level in _levels(value):
         if not _are_exact(map(type, level)):
             if not _are_plain(map(type, level)):
                 _check(value)
@@ -79,9 +78,6 @@ def canonical_json(value: Any) -> bytes:
                 for x in level
                 if type(x) is float and (not (1e-5 <= x < 1e16 or -1e16 < x <= -1e-5) or x.is_integer())
             ]
-    if depth >= MAXIMUM_DEPTH:
-        _check(value)
-
     if odd:
         text = _without_odd_floats(value, text, odd)
     if not text.isascii() and _may_mix_planes(value, text):
@@ -103,13 +99,10 @@ def parse_json(data: bytes) -> Any:
         raise _not_json(exc) from exc
 
     beyond_64_bits = False
-    depth = 0
-    for depth, level in enumerate(_levels(value)):
+    for level in _levels(value):
         if not _are_exact(map(type, level)):
             floats = [x for x in level if type(x) is float]
             beyond_64_bits |= min(floats) <= -(2.0**63) or max(floats) >= 2.0**64
-    if depth >= MAXIMUM_DEPTH:
-        _check(value)
 
     # The decoder turns integers beyond 64 bits into floats, and keeps the last of two equal keys. Each member has one
     # colon, so a dropped member leaves a colon too many; only a colon written as an escape could hide that.
@@ -143,11 +136,15 @@ def format_double(number: float) -> str:
 
 
 def _levels(value: Any) -> Iterator[list[Any]]:
-    """A value, then what is in it, level by level."""
+    """A value, then what is in it, level by level; Invalid if there are too many."""
     level = [value]
+    depth = 0
     while level:
+        if depth == MAXIMUM_DEPTH:
+            _check(value)
         yield level
         level = inner_values(*level)
+        depth += 1
 
 
 def _without_odd_floats(value: Any, text: bytes, odd: list[float]) -> bytes:

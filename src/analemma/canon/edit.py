@@ -22,7 +22,7 @@ from analemma.canon.build import (
     map_entry,
     packed_wire,
 )
-from analemma.canon.identity import BlockId, block_id
+from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     FORCED,
     LEAF_HEAD_BYTES,
@@ -39,7 +39,6 @@ from analemma.canon.nodes import (
     check_shape,
     child_id,
     child_link,
-    decode_node,
     link_wire,
     node_from_parts,
     node_links,
@@ -137,7 +136,6 @@ class EditedNodes(Nodes):
 
     def __init__(self, fetch: Fetch, cache: NodeCache | None = None) -> None:
         super().__init__(fetch, cache)
-        self._parts: dict[BlockId, NodeParts] = {}
         self._expected: Callable[[], object] | None = None
         self.made: dict[BlockId, Block] = {}
         self.known: set[BlockId] = set()
@@ -156,7 +154,7 @@ class EditedNodes(Nodes):
                     raise Corrupt(f"a block has a link to {link.hex()} that its flags deny", block=link.hex())
         self.made[block.id] = block
         if parts is not None:
-            self._parts[block.id] = parts
+            self._loaded[block.id] = Loaded(node_from_parts(parts), block.data, parts[3], block.links)
 
     def accept(self, links: Sequence[Link]) -> None:
         """Know these as well, although no node that was met has them: whoever names them holds on to their trees."""
@@ -168,19 +166,8 @@ class EditedNodes(Nodes):
         self._expected = None
         if self._cache is not None:
             for block in blocks:
-                if block in self._parts:
-                    self._cache.put(block, self.loaded(block))
-
-    def _here(self, block: BlockId) -> Loaded | None:
-        loaded = self._loaded.get(block)
-        if loaded is None and (made := self.made.get(block)) is not None:
-            parts = self._parts.get(block)
-            if parts is None:
-                loaded = Loaded(decode_node(block, made.data), made.data)
-            else:
-                loaded = Loaded(node_from_parts(parts), made.data, parts[3], made.links)
-            self._loaded[block] = loaded
-        return super()._here(block) if loaded is None else loaded
+                if block in self._loaded:
+                    self._cache.put(block, self._loaded[block])
 
     def _load(self, blocks: Sequence[BlockId]) -> None:
         if self._expected is not None:
@@ -241,12 +228,7 @@ class TreeRewriter:
 
     def entries(self, path: NodePath) -> Sequence[Entry]:
         """The entries of a node as they are."""
-        loaded = self._loaded(path)
-        try:
-            return loaded.entries
-        except (ValueError, TypeError, RecursionError) as exc:
-            block = block_id(loaded.data).hex()
-            raise Corrupt(f"block {block} holds content that cannot be encoded again", block=block) from exc
+        return self._loaded(path).entries
 
     def spread(
         self, whole: Sequence[T], split: Callable[[Node, Sequence[T]], Iterable[tuple[int, T]]]
@@ -408,26 +390,137 @@ class Edited:
         return {block.id: block for block in self.blocks}
 
 
-@dataclass(slots=True)
 class _MapDraft:
     """A map being changed: all its fields when it stood inline, only the changed ones when it has a tree (`base`). A
     slot is a draft, a wire of the old tree, a new value (`Packed`) or, of a field that is gone, MISSING."""
 
-    base: BlockId | None
-    fields: dict[str, Any]
+    def __init__(self, nodes: Nodes, base: Link | None, wire: Wire) -> None:
+        self._nodes = nodes
+        self.base = base
+        self.fields: dict[str, Any] = dict(inline_content(wire)) if base is None else {}
+
+    def find(self, op: str, path: Path) -> str:
+        """The field that an operation is about, which has to be there unless it is put."""
+        key = path[-1]
+        if op in ("put", "add"):
+            if len(key) > LONGEST_KEY // 4 and self.get(key) is MISSING:
+                check_new_key(key, path)
+        elif self.get(key) is MISSING:
+            raise NotFound(f"there is nothing at {format_pointer(path)}", pointer=format_pointer(path))
+        return key
+
+    def get(self, key: str) -> Any:
+        """What stands there."""
+        slot = self.fields.get(key, self)
+        if slot is not self:
+            return slot
+        if self.base is None:
+            return MISSING
+        return self._nodes.run([field_below(self._nodes.get(self.base.id), key)])[0]
+
+    def put(self, key: str, slots: Sequence[Any]) -> None:
+        """Have this there, or nothing."""
+        self.fields[key] = slots[0] if slots else MISSING
+
+    def parts(self, finish: _Finish) -> dict[str, Packed]:
+        """All that it holds, if it stood inline."""
+        # In a loop of its own, as every function here that may lead back to itself: frames are scarce when values are
+        # deep.
+        parts: dict[str, Packed] = {}
+        for key, slot in self.fields.items():
+            if slot is not MISSING:
+                parts[key] = finish(slot)
+        return parts
+
+    def splices(self, tree: TreeRewriter, finish: _Finish) -> Splices:
+        """What changes in the leaves of its tree."""
+        changed = sorted(self.fields, key=sort_key)
+        by_leaf = tree.spread(changed, lambda node, keys: [(child_position(node, key), key) for key in keys])
+        splices: dict[NodePath, list[Splice]] = {}
+        for path, keys in by_leaf.items():
+            entries = tree.entries(path)
+            for key in keys:
+                slot = self.fields[key]
+                position = bisect_left(entries, sort_key(key), key=_entry_order)
+                present = position < len(entries) and entries[position][3] == key
+                if slot is MISSING and not present:
+                    continue
+                fresh = [] if slot is MISSING else [map_entry(key, finish(slot))]
+                if present and fresh and fresh[0][0] == entries[position][0]:
+                    continue
+                splices.setdefault(path, []).append(Splice(position, position + present, fresh))
+        return splices
 
 
-@dataclass(slots=True)
 class _ListDraft:
-    """A list being changed: runs of old items (positions in `base`) and runs of new ones."""
+    """A list being changed: runs of old items (positions in `base`) and runs of new ones. A place in it is a position,
+    and whether an item of its own stands there (1) or is yet to be inserted (0)."""
 
-    base: BlockId | None
-    runs: Runs
+    def __init__(self, nodes: Nodes, base: Link | None, wire: Wire) -> None:
+        self._nodes = nodes
+        self.base = base
+        self.runs = Runs(list(wire) if base is None else range(base.count))
+
+    def find(self, op: str, path: Path) -> tuple[int, int]:
+        """The place that an operation is about."""
+        token, length = path[-1], self.runs.length
+        adding = op == "add" or (op == "put" and token == "-")
+        pointer = format_pointer(path)
+        try:
+            return list_index(token, length, inserting=adding), not adding
+        except Invalid as exc:
+            raise Invalid(f"{exc.message} at {pointer}", hint=exc.hint, pointer=pointer) from None
+        except IndexError:
+            raise NotFound(
+                f"the list has {length} items, so there is nothing at {pointer}",
+                hint=f"{format_pointer((*path[:-1], '-'))} adds one at its end",
+                pointer=pointer,
+            ) from None
+
+    def get(self, place: tuple[int, int]) -> Any:
+        """What stands there."""
+        index, present = place
+        if not present:
+            return MISSING
+        run, offset = self.runs.get(index)
+        if isinstance(run, list):
+            return run[offset]
+        assert self.base is not None
+        return self._nodes.run([item_below(self._nodes.get(self.base.id), run[offset])])[0]
+
+    def put(self, place: tuple[int, int], slots: Sequence[Any]) -> None:
+        """Have this there, or nothing."""
+        self.runs.splice(*place, slots)
+
+    def parts(self, finish: _Finish) -> list[Packed]:
+        """All that it holds, if it stood inline."""
+        parts: list[Packed] = []
+        for run in self.runs:
+            for slot in run:
+                parts.append(finish(slot))
+        return parts
+
+    def splices(self, tree: TreeRewriter, finish: _Finish) -> Splices:
+        """What changes in the leaves of its tree."""
+        spans: list[Splice] = []
+        position = 0
+        fresh: list[Entry] = []
+        total = tree.node(()).length
+        for run in [*self.runs, range(total, total)]:
+            if isinstance(run, list):
+                for slot in run:
+                    fresh.append(list_entry(finish(slot)))
+                continue
+            if run.start > position or fresh:
+                spans.append(Splice(position, run.start, fresh))
+                fresh = []
+            position = run.stop
+        return tree.spread(spans, _split_spans) if spans else {}
 
 
-_Draft = _MapDraft | _ListDraft
 _DRAFTS = (_MapDraft, _ListDraft)
 """Made once: a union in `isinstance` is made anew each time, which takes longer than the question."""
+_Finish = Callable[[Any], Packed]
 
 
 class Editor:
@@ -439,7 +532,7 @@ class Editor:
         self._packer = Packer(registry, nodes.add, nodes.accept)
         self._old_root = root
         self._root: Any = None
-        """A draft, or the link that leads to a root that stays as it is."""
+        """A draft, or the link to a root that stays as it is."""
 
     def apply(self, operations: Sequence[Operation]) -> Edited:
         """The tree after these operations, in their order."""
@@ -450,9 +543,10 @@ class Editor:
         self._root = root_link(self._old_root, self._nodes.get(self._old_root))
         for operation in operations:
             self._apply(*operation)
-        link = self._finish_tree(self._root) if isinstance(self._root, _DRAFTS) else self._root
+        link: Link = self._finish_tree(self._root) if isinstance(self._root, _DRAFTS) else self._root
         if link.id == self._old_root:
-            link = self._unchanged(link.id)
+            root = self._nodes.loaded(link.id)
+            link = link._replace(size=len(root.data) + sum([each.size for each in node_links(root.node)]))
         blocks = self._new_blocks(link.id)
         self._nodes.keep([block.id for block in blocks])
         return Edited(link, blocks)
@@ -460,103 +554,57 @@ class Editor:
     def _apply(self, op: str, path: Path, value: Any) -> None:
         if op not in OPERATIONS:
             raise Invalid(f"there is no operation {op!r}", hint=f"use one of {', '.join(OPERATIONS)}")
+        removing = op in ("remove", "discard")
         if path:
             try:
                 draft = self._draft_at(path[:-1])
-                if isinstance(draft, _MapDraft):
-                    self._change_map(draft, op, path, value)
-                else:
-                    self._change_list(draft, op, path, value)
+                place = draft.find(op, path)
+                draft.put(place, () if removing else [self._packed(value, path, draft, place)])
             except (Invalid, NotFound):
                 # What stops a discard on its way is that there is nothing to discard.
                 if op != "discard":
                     raise
-        elif op in ("remove", "discard"):
+        elif removing:
             raise Invalid("the whole value cannot be removed", hint="replace it instead", pointer="")
         else:
             self._replace_root(value)
 
-    def _change_map(self, draft: _MapDraft, op: str, path: Path, value: Any) -> None:
-        token = path[-1]
-        if op in ("replace", "remove", "discard") and self._field(draft, token) is MISSING:
-            raise _nothing_at(path)
-        if op in ("remove", "discard"):
-            draft.fields[token] = MISSING
-            return
-        if len(token) > LONGEST_KEY // 4 and self._field(draft, token) is MISSING:
-            check_new_key(token, path)
-        draft.fields[token] = self._packed(value, path, lambda: self._field(draft, token))
-
-    def _change_list(self, draft: _ListDraft, op: str, path: Path, value: Any) -> None:
-        adding = op == "add" or (op == "put" and path[-1] == "-")
-        index = _index(path[-1], draft.runs.length, path, inserting=adding)
-        if adding:
-            draft.runs.splice(index, 0, [self._packed(value, path, lambda: MISSING)])
-        elif op in ("remove", "discard"):
-            draft.runs.splice(index, 1, ())
-        else:
-            draft.runs.splice(index, 1, [self._packed(value, path, lambda: self._item(draft, index))])
-
-    def _draft_at(self, path: Path) -> _Draft:
+    def _draft_at(self, path: Path) -> Any:
         """The draft of the container at this path, made if there is none yet, together with those above it."""
-        draft: _Draft
         self._root = draft = self._open(self._root, ())
-        for depth, token in enumerate(path, 1):
+        for depth in range(1, len(path) + 1):
             here = path[:depth]
-            if isinstance(draft, _MapDraft):
-                slot = self._field(draft, token)
-                if slot is MISSING:
-                    raise _nothing_at(here)
-                draft.fields[token] = inner = self._open(slot, here)
-            else:
-                index = _index(token, draft.runs.length, here)
-                slot = self._item(draft, index)
-                inner = self._open(slot, here)
-                if inner is not slot:
-                    draft.runs.splice(index, 1, [inner])
+            place = draft.find("enter", here)
+            slot = draft.get(place)
+            inner = self._open(slot, here)
+            if inner is not slot:
+                draft.put(place, [inner])
             draft = inner
         return draft
 
-    def _open(self, slot: Any, path: Path) -> _Draft:
+    def _open(self, slot: Any, path: Path) -> Any:
         if isinstance(slot, _DRAFTS):
             return slot
-        if type(slot) is Packed:
-            slot = slot.wire
-        link = slot if isinstance(slot, Link) else wire_link(slot)
-        kind = container_kind(slot) if link is None else link.kind
-        if link is None and kind == "map":
-            return _MapDraft(None, dict(inline_content(slot)))
-        if link is None and kind == "list":
-            return _ListDraft(None, Runs(list(slot)))
-        if link is not None and kind in ("list", "map"):
+        wire = slot.wire if type(slot) is Packed else slot
+        link = wire if isinstance(wire, Link) else wire_link(wire)
+        kind = container_kind(wire) if link is None else link.kind
+        if kind not in ("list", "map"):
+            pointer = format_pointer(path)
+            raise Invalid(
+                f"what stands at {pointer or 'the root'} is no dict or list, so nothing below it can be changed",
+                hint="replace it as a whole",
+                pointer=pointer,
+            )
+        if link is not None:
             self._nodes.root(link)
-            return _MapDraft(link.id, {}) if kind == "map" else _ListDraft(link.id, Runs(range(link.count)))
-        pointer = format_pointer(path)
-        raise Invalid(
-            f"what stands at {pointer or 'the root'} is no dict or list, so nothing below it can be changed",
-            hint="replace it as a whole",
-            pointer=pointer,
-        )
+        return (_MapDraft if kind == "map" else _ListDraft)(self._nodes, link, wire)
 
-    def _field(self, draft: _MapDraft, key: str) -> Any:
-        slot = draft.fields.get(key, draft)
-        if slot is not draft:
-            return slot
-        return MISSING if draft.base is None else self._nodes.run([field_below(self._nodes.get(draft.base), key)])[0]
-
-    def _item(self, draft: _ListDraft, index: int) -> Any:
-        run, offset = draft.runs.get(index)
-        if isinstance(run, list):
-            return run[offset]
-        assert draft.base is not None
-        return self._nodes.run([item_below(self._nodes.get(draft.base), run[offset])])[0]
-
-    def _packed(self, value: Any, path: Path, find_old: Callable[[], Any]) -> Packed:
+    def _packed(self, value: Any, path: Path, draft: Any, place: Any) -> Packed:
         made = len(self._nodes.made)
         packed = self._packer.pack(value, at=path)
         # Only a value with trees of its own can share some with what it replaces.
         if packed.flags & LINKS:
-            old = find_old()
+            old = draft.get(place)
             # What was put by an earlier operation of this batch is stored nowhere: only what the old tree has may be
             # skipped.
             if not isinstance(old, (*_DRAFTS, Missing, Packed)):
@@ -583,24 +631,8 @@ class Editor:
         if isinstance(slot, _DRAFTS):
             if slot.base is not None:
                 return self._inline_or_link(self._finish_tree(slot))
-            return self._packer.pack(self._finish_parts(slot))
+            return self._packer.pack(slot.parts(self._finish))
         return slot if type(slot) is Packed else packed_wire(slot)
-
-    def _finish_parts(self, draft: _Draft) -> list[Packed] | dict[str, Packed]:
-        """All that a container holds which stood inline."""
-        # In loops of its own, as every function here that may lead back to itself: frames are scarce when values are
-        # deep.
-        if isinstance(draft, _MapDraft):
-            fields: dict[str, Packed] = {}
-            for key, slot in draft.fields.items():
-                if slot is not MISSING:
-                    fields[key] = self._finish(slot)
-            return fields
-        items: list[Packed] = []
-        for run in draft.runs:
-            for slot in run:
-                items.append(self._finish(slot))
-        return items
 
     def _inline_or_link(self, link: Link) -> Packed:
         """A container that has shrunk goes back inline, as if it had been built small."""
@@ -612,51 +644,12 @@ class Editor:
             return self._packer.pack([packed_wire(wire) for wire in node.body])
         return packed_wire(link_wire(link))
 
-    def _finish_tree(self, draft: _Draft) -> Link:
+    def _finish_tree(self, draft: Any) -> Link:
         """The tree of a draft that has one, as a root or as the target of a link."""
-        assert draft.base is not None
-        tree = TreeRewriter(draft.base, self._nodes, self._packer)
-        splices = self._map_splices(tree, draft) if isinstance(draft, _MapDraft) else self._list_splices(tree, draft)
-        return tree.rewrite(splices) if splices else self._unchanged(draft.base)
-
-    def _unchanged(self, root: BlockId) -> Link:
-        node = self._nodes.get(root)
-        size = len(self._nodes.loaded(root).data) + sum([link.size for link in node_links(node)])
-        return root_link(root, node)._replace(size=size)
-
-    def _map_splices(self, tree: TreeRewriter, draft: _MapDraft) -> dict[NodePath, list[Splice]]:
-        changed = sorted(draft.fields, key=sort_key)
-        by_leaf = tree.spread(changed, lambda node, keys: [(child_position(node, key), key) for key in keys])
-        splices: dict[NodePath, list[Splice]] = {}
-        for path, keys in by_leaf.items():
-            entries = tree.entries(path)
-            for key in keys:
-                slot = draft.fields[key]
-                position = bisect_left(entries, sort_key(key), key=_entry_order)
-                present = position < len(entries) and entries[position][3] == key
-                if slot is MISSING and not present:
-                    continue
-                fresh = [] if slot is MISSING else [map_entry(key, self._finish(slot))]
-                if present and fresh and fresh[0][0] == entries[position][0]:
-                    continue
-                splices.setdefault(path, []).append(Splice(position, position + present, fresh))
-        return splices
-
-    def _list_splices(self, tree: TreeRewriter, draft: _ListDraft) -> dict[NodePath, list[Splice]]:
-        spans: list[Splice] = []
-        position = 0
-        fresh: list[Entry] = []
-        total = tree.node(()).length
-        for run in [*draft.runs, range(total, total)]:
-            if isinstance(run, list):
-                for slot in run:
-                    fresh.append(list_entry(self._finish(slot)))
-                continue
-            if run.start > position or fresh:
-                spans.append(Splice(position, run.start, fresh))
-                fresh = []
-            position = run.stop
-        return tree.spread(spans, _split_spans) if spans else {}
+        base: Link = draft.base
+        tree = TreeRewriter(base.id, self._nodes, self._packer)
+        splices = draft.splices(tree, self._finish)
+        return tree.rewrite(splices) if splices else base
 
     def _new_blocks(self, root: BlockId) -> tuple[Block, ...]:
         """The blocks of the new tree that are not in the old one. Drafts leave others behind; those are forgotten."""
@@ -673,26 +666,7 @@ class Editor:
 
 
 def _entry_order(entry: Entry) -> SortKey:
-    # `sort_key`, spelled out: a search asks for several of them.
-    key: Any = entry[3]
-    return (len(key) if key.isascii() else len(key.encode()), key)
-
-
-def _nothing_at(path: Path) -> NotFound:
-    return NotFound(f"there is nothing at {format_pointer(path)}", pointer=format_pointer(path))
-
-
-def _index(token: str, length: int, path: Path, *, inserting: bool = False) -> int:
-    try:
-        return list_index(token, length, inserting=inserting)
-    except Invalid as exc:
-        raise Invalid(f"{exc.message} at {format_pointer(path)}", hint=exc.hint, pointer=format_pointer(path)) from None
-    except IndexError:
-        raise NotFound(
-            f"the list has {length} items, so there is nothing at {format_pointer(path)}",
-            hint=f"{format_pointer((*path[:-1], '-'))} adds one at its end",
-            pointer=format_pointer(path),
-        ) from None
+    return sort_key(entry[3])  # type: ignore[arg-type]
 
 
 def _split_spans(node: Node, spans: Sequence[Splice]) -> Iterable[tuple[int, Splice]]:

@@ -340,19 +340,23 @@ def index_entry(block: Block, *, count: int, below: int, forced: bool = False, l
     return encode(child), LINKS, child, last_key
 
 
-def node_entries(node: Node) -> list[Entry]:
-    """The entries of a node as they would be written again; raises what the encoder does."""
-    if node.level:
-        keyed = node.kind == "map"
-        return [(encode(child), LINKS, child, child[4] if keyed else None) for child in node.body]
-    wires = content_wires(node.body)
-    flags = map(wire_flags, wires) if node.flags else repeat(0)
-    if node.kind == "map":
-        return [
-            (encode(key) + encode(wire), flag, wire, key)
-            for (key, wire), flag in zip(node.body.items(), flags, strict=False)
-        ]
-    return list(zip(map(encode, wires), flags, wires, repeat(None), strict=False))
+def node_entries(node: Node, data: bytes) -> list[Entry]:
+    """The entries of a node as they would be written again; Corrupt when they have no canonical form."""
+    try:
+        if node.level:
+            keyed = node.kind == "map"
+            return [(encode(child), LINKS, child, child[4] if keyed else None) for child in node.body]
+        wires = content_wires(node.body)
+        flags = map(wire_flags, wires) if node.flags else repeat(0)
+        if node.kind == "map":
+            return [
+                (encode(key) + encode(wire), flag, wire, key)
+                for (key, wire), flag in zip(node.body.items(), flags, strict=False)
+            ]
+        return list(zip(map(encode, wires), flags, wires, repeat(None), strict=False))
+    except (ValueError, TypeError, RecursionError) as exc:
+        block = block_id(data).hex()
+        raise Corrupt(f"block {block} holds content that cannot be encoded again", block=block) from exc
 
 
 def node_from_parts(parts: NodeParts) -> Node:

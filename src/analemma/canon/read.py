@@ -84,7 +84,7 @@ class Loaded:
     def entries(self) -> Sequence[Entry]:
         """The node's entries as they would be written again; not to be changed."""
         if self._entries is None:
-            self._entries = node_entries(self.node)
+            self._entries = node_entries(self.node, self.data)
         return self._entries
 
     @property
@@ -549,9 +549,7 @@ def child_position(node: Node, key: str) -> int:
 
 
 def _child_order(child: Child) -> SortKey:
-    # `sort_key`, spelled out: a search asks for several of them.
-    key = child[4]
-    return (len(key) if key.isascii() else len(key.encode()), key)
+    return sort_key(child[4])
 
 
 def container_kind(wire: Wire) -> Kind | None:
