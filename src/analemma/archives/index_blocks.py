@@ -18,16 +18,19 @@ from typing import Any
 from zlib import crc32
 
 from analemma.archives.entries import Entry, EntryKind, check_extents, data_length
-from analemma.canon.identity import BlockId, block_id, from_cid, to_cid
+from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     SPECIALS,
     Block,
+    block_id,
     block_links,
     decode,
     decode_node,
     encode,
+    from_cid,
     head_bytes,
     long_block,
+    to_cid,
 )
 from analemma.errors import AnalemmaError, Corrupt
 

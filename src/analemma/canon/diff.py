@@ -299,9 +299,7 @@ class _Differ:
 
 
 def _differ(old: Wire, new: Wire) -> bool:
-    """Texts are compared as they are, anything else encoded: to Python 1, 1.0 and True are equal."""
-    if type(old) is str and type(new) is str:
-        return old != new
+    """Compared encoded: to Python 1, 1.0 and True are equal."""
     return encode_stored(old) != encode_stored(new)
 
 

@@ -15,20 +15,51 @@ and bytes carry a leading 0x00, because encoders take bytes that parse as a CID 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import repeat
 from operator import ge
 from typing import Any, Literal, NamedTuple, get_args
 
 import libipld
 
-from analemma.canon.identity import CID_PREFIX, BlockId, block_id, from_cid, to_cid
+from analemma.canon.identity import CID_PREFIX, BlockId
 from analemma.canon.pointer import MAXIMUM_DEPTH
 from analemma.errors import Corrupt
 
 _new_tuple = tuple.__new__
 """Makes a named tuple without its constructor, which takes several times as long; every field must be given."""
+
+
+def block_id(data: bytes) -> BlockId:
+    """The id of these bytes."""
+    # Not BlockId(...): that is a call, and all it does is to return what it is given.
+    return sha256(data).digest()  # type: ignore[return-value]
+
+
+def verify_block(block: BlockId, data: bytes) -> bytes:
+    """Return `data` if it is what `block` names; raise Corrupt otherwise."""
+    if sha256(data).digest() != block:  # guard: block.hash
+        raise Corrupt(
+            f"block {block.hex()} holds other bytes than its name says",
+            hint="restore it from a second copy",
+            block=block.hex(),
+        )
+    return data
+
+
+def to_cid(block: BlockId) -> bytes:
+    """The CID bytes that stand for this block in a link."""
+    return CID_PREFIX + block
+
+
+def from_cid(cid: bytes) -> BlockId:
+    """The block that a link's CID bytes name."""
+    if len(cid) != 36 or not cid.startswith(CID_PREFIX):
+        raise Corrupt("a link does not hold a dag-cbor sha2-256 CID")
+    return cid[4:]  # type: ignore[return-value]
+
 
 Kind = Literal["list", "map", "text", "bytes", "value"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -114,46 +145,36 @@ def link_wire(link: Link) -> Wire:
     return {"": [to_cid(link.id), link.kind, link.count, link.size, int(link.branching)]}
 
 
-def wire_links(wire: Wire) -> list[Link]:
-    """Every link inside a piece of content."""
-    found: list[Link] = []
-    stack = [wire]
-    while stack:
-        item = stack.pop()
-        if type(item) is dict:
-            if is_special(item):
-                special = read_special(item)
-                if isinstance(special, Link):
-                    found.append(special)
-                else:
-                    stack.append(special[1])
-            else:
-                stack.extend(item.values())
-        elif type(item) is list:
-            stack.extend(item)
-    return found
-
-
-def wire_flags(wire: Wire) -> int:
-    """LINKS and SPECIALS of a piece of content."""
-    flags = 0
+def wire_specials(wire: Wire) -> Iterator[Link | Tag | bytes]:
+    """Everything in a piece of content that is not plain JSON; of what stands around another, both."""
     stack = [wire]
     while stack:
         item = stack.pop()
         cls = type(item)
         if cls is dict:
             if is_special(item):
-                flags |= SPECIALS
                 special = read_special(item)
-                if isinstance(special, Link):
-                    return LINKS | SPECIALS
-                stack.append(special[1])
+                yield special
+                if not isinstance(special, Link):
+                    stack.append(special[1])
             else:
                 stack.extend(item.values())
         elif cls is list:
             stack.extend(item)
         elif cls is bytes:
-            flags |= SPECIALS
+            yield item
+
+
+def wire_links(wire: Wire) -> list[Link]:
+    """Every link inside a piece of content."""
+    return [each for each in wire_specials(wire) if isinstance(each, Link)]
+
+
+def wire_flags(wire: Wire) -> int:
+    """LINKS and SPECIALS of a piece of content."""
+    flags = 0
+    for each in wire_specials(wire):
+        flags |= LINKS | SPECIALS if isinstance(each, Link) else SPECIALS
     return flags
 
 
@@ -561,3 +582,65 @@ def node_link_ids(node: Node) -> list[BlockId]:
     if node.level:
         return [child[0][4:] for child in node.body]
     return [link.id for link in node_links(node)]
+
+
+class Promises:
+    """Checks blocks of trees, and holds what links say against the blocks that they lead to, in whatever order the two
+    are met. Readers take links at their word, except for what no walk can go on without; so this is asked where blocks
+    come in from outside, and by whoever verifies.
+
+    If all that is said of a block agrees, and is true by what the block itself says of those below it, then all of it
+    is true: sizes add up from below."""
+
+    def __init__(self) -> None:
+        self._links: dict[BlockId, Link] = {}
+        self._entries: dict[BlockId, tuple[int, str | None]] = {}
+
+    def expect(self, link: Link) -> None:
+        """Note what a link says; Corrupt if something else was said before, or turned out to be true."""
+        if not self._agree(link):
+            raise broken_promise(link.id)
+
+    def check(self, block: BlockId, data: bytes) -> list[BlockId]:
+        """The blocks that this one links to; Corrupt if a tree's node does not say of itself what is true of it, or is
+        not what links say, or has links that are not true. Blocks of other kinds have readers of their own."""
+        if not is_tree_node(data):
+            return block_links(data)
+        node = decode_node(block, data)
+        check_node(block, node)
+        links = node_links(node)
+        size = len(data) + sum([link.size for link in links])
+        wrong = [] if self._agree(Link(block, node.kind, node.length, size, bool(links))) else [block]
+        if not self._agree_on_place(block, node.level, last_key(node)):
+            wrong.append(block)
+        wrong += [link.id for link in links if not self._agree(link)]
+        if node.level:
+            wrong += [
+                child_id(child)
+                for child in node.body
+                if not self._agree_on_place(child_id(child), node.level - 1, *child[4:])
+            ]
+        if wrong:
+            raise broken_promise(wrong[0])
+        return [link.id for link in links]
+
+    def _agree(self, link: Link) -> bool:
+        return self._links.setdefault(link.id, link) == link
+
+    def _agree_on_place(self, block: BlockId, level: int, key: str | None = None) -> bool:
+        return self._entries.setdefault(block, (level, key)) == (level, key)
+
+
+def admit_block(data: bytes, expected: BlockId | None = None, promises: Promises | None = None) -> Block:
+    """Take a block from outside: it must be what its name says, exactly the bytes we would have written, and, among all
+    that were admitted with the same `promises`, what links say of it."""
+    found = block_id(data)
+    if expected is not None and found != expected:
+        raise Corrupt(f"block {expected.hex()} arrived with other bytes", block=expected.hex())
+    try:
+        canonical = encode(decode(data)) == data
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise Corrupt(f"block {found.hex()} is not DAG-CBOR", block=found.hex()) from exc
+    if not canonical:
+        raise Corrupt(f"block {found.hex()} is not in canonical form", block=found.hex())
+    return Block(found, data, tuple((promises or Promises()).check(found, data)))

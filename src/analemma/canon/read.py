@@ -307,7 +307,12 @@ class Reader:
     def read_wires(self, wires: Sequence[Wire]) -> list[Any]:
         """The values of these pieces of content."""
         self._load([link.id for wire in wires for link in wire_links(wire)])
-        return [self._top(wire) for wire in wires]
+        # What stands in nothing is the only place where a link may lead to a lone scalar.
+        links = [wire_link(wire) for wire in wires]
+        return [
+            self._plain(wire, 0) if link is None else self._tree(link.id, 0, link)
+            for wire, link in zip(wires, links, strict=True)
+        ]
 
     def _load(self, roots: Sequence[BlockId]) -> None:
         # Names of their own: the loop runs once for each block of a state.
@@ -409,11 +414,6 @@ class Reader:
         for key, wire in wires.items():
             fields[key] = wire if type(wire) in _SCALARS else self._plain(wire, depth)
         return fields
-
-    def _top(self, wire: Wire) -> Any:
-        """The value of content that stands in nothing: the only place where a link may lead to a lone scalar."""
-        link = wire_link(wire)
-        return self._plain(wire, 0) if link is None else self._tree(link.id, 0, link)
 
     def _plain(self, wire: Wire, depth: int) -> Any:
         cls = type(wire)

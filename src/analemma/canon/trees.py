@@ -9,29 +9,19 @@ from typing import Any, NoReturn
 from analemma.canon.build import Packer
 from analemma.canon.diff import diff
 from analemma.canon.edit import Edited, EditedNodes, Editor, Operation
-from analemma.canon.identity import BlockId, block_id
+from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     Block,
-    Link,
     Wire,
-    block_links,
-    broken_promise,
-    check_node,
-    child_id,
-    decode,
-    decode_node,
-    encode,
+    block_id,
     encode_stored,
-    is_tree_node,
-    last_key,
-    node_links,
 )
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.canon.read import MISSING, Fetch, NodeCache, Nodes, Reader, UnknownTypes
 from analemma.canon.types import TypeRegistry
-from analemma.errors import Corrupt, NotFound
+from analemma.errors import NotFound
 
-__all__ = ["Edited", "Operation", "Promises", "Trees", "admit_block"]
+__all__ = ["Edited", "Operation", "Trees"]
 
 
 def no_blocks(blocks: Sequence[BlockId]) -> NoReturn:
@@ -127,65 +117,3 @@ class Trees:
 
     def _reader(self) -> Reader:
         return Reader(self.fetch, self.registry, self.unknown)
-
-
-class Promises:
-    """Checks blocks of trees, and holds what links say against the blocks that they lead to, in whatever order the two
-    are met. Readers take links at their word, except for what no walk can go on without; so this is asked where blocks
-    come in from outside, and by whoever verifies.
-
-    If all that is said of a block agrees, and is true by what the block itself says of those below it, then all of it
-    is true: sizes add up from below."""
-
-    def __init__(self) -> None:
-        self._links: dict[BlockId, Link] = {}
-        self._entries: dict[BlockId, tuple[int, str | None]] = {}
-
-    def expect(self, link: Link) -> None:
-        """Note what a link says; Corrupt if something else was said before, or turned out to be true."""
-        if not self._agree(link):
-            raise broken_promise(link.id)
-
-    def check(self, block: BlockId, data: bytes) -> list[BlockId]:
-        """The blocks that this one links to; Corrupt if a tree's node does not say of itself what is true of it, or is
-        not what links say, or has links that are not true. Blocks of other kinds have readers of their own."""
-        if not is_tree_node(data):
-            return block_links(data)
-        node = decode_node(block, data)
-        check_node(block, node)
-        links = node_links(node)
-        size = len(data) + sum([link.size for link in links])
-        wrong = [] if self._agree(Link(block, node.kind, node.length, size, bool(links))) else [block]
-        if not self._agree_on_place(block, node.level, last_key(node)):
-            wrong.append(block)
-        wrong += [link.id for link in links if not self._agree(link)]
-        if node.level:
-            wrong += [
-                child_id(child)
-                for child in node.body
-                if not self._agree_on_place(child_id(child), node.level - 1, *child[4:])
-            ]
-        if wrong:
-            raise broken_promise(wrong[0])
-        return [link.id for link in links]
-
-    def _agree(self, link: Link) -> bool:
-        return self._links.setdefault(link.id, link) == link
-
-    def _agree_on_place(self, block: BlockId, level: int, key: str | None = None) -> bool:
-        return self._entries.setdefault(block, (level, key)) == (level, key)
-
-
-def admit_block(data: bytes, expected: BlockId | None = None, promises: Promises | None = None) -> Block:
-    """Take a block from outside: it must be what its name says, exactly the bytes we would have written, and, among all
-    that were admitted with the same `promises`, what links say of it."""
-    found = block_id(data)
-    if expected is not None and found != expected:
-        raise Corrupt(f"block {expected.hex()} arrived with other bytes", block=expected.hex())
-    try:
-        canonical = encode(decode(data)) == data
-    except (ValueError, TypeError, RecursionError) as exc:
-        raise Corrupt(f"block {found.hex()} is not DAG-CBOR", block=found.hex()) from exc
-    if not canonical:
-        raise Corrupt(f"block {found.hex()} is not in canonical form", block=found.hex())
-    return Block(found, data, tuple((promises or Promises()).check(found, data)))

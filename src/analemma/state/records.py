@@ -10,8 +10,19 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 
-from analemma.canon.identity import BlockId, block_id, to_cid
-from analemma.canon.nodes import Block, Link, Wire, decode, encode, link_wire, read_special, wire_links
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import (
+    Block,
+    Link,
+    Wire,
+    block_id,
+    decode,
+    encode,
+    link_wire,
+    read_special,
+    to_cid,
+    wire_links,
+)
 from analemma.catalog.port import BranchKey, Head, JournalRow, Noting, Version
 from analemma.errors import AnalemmaError, Corrupt
 

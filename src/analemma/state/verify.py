@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import wire_links
-from analemma.canon.trees import Promises, Trees
+from analemma.canon.nodes import Promises, wire_links
+from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry
 from analemma.catalog.kernel.versions import BranchStart, branch_columns
 from analemma.catalog.port import BranchKey, Head, JournalRow, Pin, Tag, TenantId, UploadId, Verdict, Version

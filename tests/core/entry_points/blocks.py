@@ -13,6 +13,6 @@ from analemma.blocks.store import compress as compress
 from analemma.blocks.store import decode_block as decode_block
 from analemma.blocks.store import decode_blocks as decode_blocks
 from analemma.blocks.store import inline_rows as inline_rows
-from analemma.canon.identity import block_id as block_id
 from analemma.canon.nodes import Block as Block
+from analemma.canon.nodes import block_id as block_id
 from analemma.catalog.port import BlockRow as BlockRow
