@@ -45,7 +45,7 @@ from analemma.canon.nodes import (
     wire_links,
 )
 from analemma.canon.pointer import MAXIMUM_DEPTH, Path, format_pointer
-from analemma.canon.types import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
+from analemma.canon.types import RESERVED_NAMES, Tagged, TypeRegistry
 from analemma.errors import Invalid
 
 SMALLEST_INT = -(2**63)
@@ -271,26 +271,21 @@ class Packer:
                 raise _Refused(_TOO_DEEP, "flatten the value")
             self._accept(wire_links(value.wire))
             return packed_wire(value.wire)
-        if type(value) is Tagged:
-            name, payload = value.name, value.payload
-            if type(name) is not str or not name or name in RESERVED_NAMES:
-                raise _Refused(f"a tag named {name!r}", "keep the name that was read")
-            _utf8(name)
-        else:
-            codec = self._codec(value)
-            if codec is None:
+        if type(value) is not Tagged:
+            try:
+                tagged = self._registry.taken_apart(value)
+            except Invalid as exc:
+                raise _Refused(exc.message, exc.hint) from exc
+            if tagged is None:
                 raise _Refused(
                     f"a value of type {type(value).__module__}.{type(value).__qualname__}",
                     "convert it, or register the type",
                 )
-            name = codec.name
-            try:
-                payload = codec.encode(value)
-            except Invalid as exc:
-                raise _Refused(exc.message, exc.hint) from exc
-            except Exception as exc:
-                # The caller's own encoder, or a dataclass whose fields are not all set.
-                raise _Refused(f"a {name} ({type(exc).__name__}: {exc})", "the value cannot be taken apart") from exc
+            value = tagged
+        name, payload = value.name, value.payload
+        if type(name) is not str or not name or name in RESERVED_NAMES:
+            raise _Refused(f"a tag named {name!r}", "keep the name that was read")
+        _utf8(name)
         if name in ("set", "frozenset"):
             if type(payload) is not list:
                 raise _Refused(f"a tag {name!r} around a {type(payload).__name__}", "keep the payload that was read")
@@ -303,12 +298,6 @@ class Packer:
                 raise _Refused(_TOO_DEEP, "flatten the value")
             packed = self._pack(payload, inner)
         return _special([name, packed.wire], packed.flags)
-
-    def _codec(self, value: Any) -> TypeCodec | None:
-        try:
-            return self._registry.for_value(value)
-        except Invalid as exc:
-            raise _Refused(exc.message, exc.hint) from exc
 
     def check_apart(self) -> None:
         """Raise TooLarge unless values may have blocks."""

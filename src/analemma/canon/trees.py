@@ -10,12 +10,7 @@ from analemma.canon.build import Packer
 from analemma.canon.diff import diff
 from analemma.canon.edit import Edited, EditedNodes, Editor, Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import (
-    Block,
-    Wire,
-    block_id,
-    encode_stored,
-)
+from analemma.canon.nodes import Block, Wire, block_id, encode_stored
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.canon.read import MISSING, Fetch, NodeCache, Nodes, Reader, UnknownTypes
 from analemma.canon.types import TypeRegistry

@@ -89,6 +89,21 @@ class TypeRegistry:
             self._remember(codec)
         return codec
 
+    def taken_apart(self, value: object) -> Tagged | None:
+        """What this value is written as; None when no codec does, Invalid when its own cannot."""
+        codec = self.for_value(value)
+        if codec is None:
+            return None
+        try:
+            return Tagged(codec.name, codec.encode(value))
+        except Invalid:
+            raise
+        except Exception as exc:
+            # The caller's own encoder, or a dataclass whose fields are not all set.
+            raise Invalid(
+                f"a {codec.name} ({type(exc).__name__}: {exc})", hint="the value cannot be taken apart"
+            ) from exc
+
     def for_name(self, name: str) -> TypeCodec | None:
         """The codec that reads this name."""
         return self._by_name.get(name)

@@ -219,23 +219,17 @@ class CallExecutor(ABC):
         error = future.exception()
         if error is not None:
             return replace(begun, error=error), self.lost(error)
-        result = future.result()
-        return replace(begun, **({"error": result.error} if isinstance(result, Raised) else {"result": result})), False
+        result, error = future.result() if self.apart else (future.result(), None)
+        return replace(begun, result=result, error=error), False
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """What a function raised. Frameworks wrap errors in classes of their own; a value they leave alone."""
-
-    error: Exception
-
-
-def guarded(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function's answer, or what it raised, in a form that travels."""
+def guarded(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
+    """The function's answer, or what it raised, in a form that travels: frameworks wrap errors in classes of their own,
+    and leave a value alone."""
     try:
-        return function(*arguments)
+        return function(*arguments), None
     except Exception as exc:
-        return Raised(portable(exc))
+        return None, portable(exc)
 
 
 def portable(error: Exception) -> Exception:
