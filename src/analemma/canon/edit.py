@@ -4,6 +4,7 @@ once."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -28,7 +29,6 @@ from analemma.canon.nodes import (
     LEAF_HEAD_BYTES,
     LINKS,
     Block,
-    Child,
     Entry,
     Kind,
     Link,
@@ -153,7 +153,7 @@ class EditedNodes(Nodes):
                 if link not in self.known and link not in self.made:
                     raise Corrupt(f"a block has a link to {link.hex()} that its flags deny", block=link.hex())
         self.made[block.id] = block
-        if parts is not None:
+        if parts is not None and block.id not in self._loaded:
             self._loaded[block.id] = Loaded(node_from_parts(parts), block.data, parts[3], block.links)
 
     def accept(self, links: Sequence[Link]) -> None:
@@ -183,10 +183,6 @@ class EditedNodes(Nodes):
         self.known.update(loaded.ids)
 
 
-NodePath = tuple[int, ...]
-"""A node by the child numbers that lead to it from the root."""
-
-
 class Splice(NamedTuple):
     """Within one node, or within a whole list: the entries from `start` up to `stop` give way to others."""
 
@@ -195,15 +191,52 @@ class Splice(NamedTuple):
     entries: Sequence[Entry]
 
 
-class _Replaced(NamedTuple):
-    """A run of nodes of one level and what stands in their place; `stop` None means up to the end of the level."""
+class Place:
+    """A node of a tree that is about to change, by the children that lead to it; read when it is asked for."""
 
-    first: NodePath
-    stop: NodePath | None
-    entries: list[Entry]
+    __slots__ = ("_below", "_loaded", "_nodes", "above", "number", "path")
+
+    def __init__(self, nodes: Nodes, above: Place | None, number: int, loaded: Loaded | None = None) -> None:
+        self._nodes = nodes
+        self._loaded = loaded
+        self._below: dict[int, Place] = {}
+        self.above = above
+        self.number = number
+        self.path: tuple[int, ...] = () if above is None else (*above.path, number)
+
+    @property
+    def loaded(self) -> Loaded:
+        """The node with what is known about it; Corrupt when it is not what the one above says."""
+        if self._loaded is None:
+            assert self.above is not None
+            parent = self.above.loaded.node
+            child = parent.body[self.number]
+            self._loaded = self._nodes.loaded(child_id(child))
+            check_shape(child_id(child), self._loaded.node, parent.kind, child[1], parent.level - 1)
+        return self._loaded
+
+    def child(self, number: int) -> Place:
+        """The place below; the same one each time."""
+        found = self._below.get(number)
+        if found is None:
+            found = self._below[number] = Place(self._nodes, self, number)
+        return found
+
+    def beside(self, direction: int) -> Place | None:
+        """The place before (-1) or after (+1) this one on its level."""
+        if self.above is None:
+            return None
+        number = self.number + direction
+        if 0 <= number < len(self.above.loaded.node.body):
+            return self.above.child(number)
+        further = self.above.beside(direction)
+        if further is None:
+            return None
+        return further.child(0 if direction > 0 else len(further.loaded.node.body) - 1)
 
 
-Splices = Mapping[NodePath, Sequence[Splice]]
+Splices = Mapping[Place, Sequence[Splice]]
+"""What changes on one level, from left to right."""
 
 
 class TreeRewriter:
@@ -214,56 +247,45 @@ class TreeRewriter:
     above."""
 
     def __init__(self, root: BlockId, nodes: EditedNodes, packer: Packer) -> None:
-        self._root = root
         self._nodes = nodes
         self._packer = packer
-        node = nodes.get(root)
+        self.root = Place(nodes, None, 0, nodes.loaded(root))
+        node = self.root.loaded.node
         self._kind: Kind = node.kind
         self._height = node.level
-        self._at: dict[NodePath, Loaded] = {(): nodes.loaded(root)}
-
-    def node(self, path: NodePath) -> Node:
-        """The node at a path; Corrupt when it is not what its parent says."""
-        return self._loaded(path).node
-
-    def entries(self, path: NodePath) -> Sequence[Entry]:
-        """The entries of a node as they are."""
-        return self._loaded(path).entries
 
     def spread(
         self, whole: Sequence[T], split: Callable[[Node, Sequence[T]], Iterable[tuple[int, T]]]
-    ) -> dict[NodePath, list[T]]:
+    ) -> dict[Place, list[T]]:
         """Hand changes down to the leaves, one fetch per level: `split` says which go to which child of a node."""
-        here: dict[NodePath, list[T]] = {(): list(whole)}
+        here: dict[Place, list[T]] = {self.root: list(whole)}
         for _ in range(self._height):
-            below: dict[NodePath, list[T]] = {}
-            for path, parts in here.items():
-                for number, part in split(self.node(path), parts):
-                    below.setdefault((*path, number), []).append(part)
-            self._nodes.get_many([child_id(self.node(path[:-1]).body[path[-1]]) for path in below])
+            below: dict[Place, list[T]] = {}
+            wanted: list[BlockId] = []
+            for place, parts in here.items():
+                node = place.loaded.node
+                for number, part in split(node, parts):
+                    below.setdefault(place.child(number), []).append(part)
+                    wanted.append(child_id(node.body[number]))
+            self._nodes.get_many(wanted)
             here = below
         return here
 
     def rewrite(self, splices: Splices) -> Link:
-        """The tree after these changes to its leaves. An empty mapping changes nothing."""
+        """The tree after these changes to its leaves, of which there is one at least."""
+        entries: list[Entry] = []
         for level in range(self._height + 1):
-            replaced = self._rewrite_level(level, splices)
-            if level < self._height:
-                splices = self._splices_above(replaced)
-        return self._new_root(replaced[0].entries)
-
-    def _loaded(self, path: NodePath) -> Loaded:
-        loaded = self._at.get(path)
-        if loaded is None:
-            parent = self.node(path[:-1])
-            loaded = self._at[path] = self._below(parent, parent.body[path[-1]])
-        return loaded
-
-    def _below(self, parent: Node, child: Child) -> Loaded:
-        block = child_id(child)
-        loaded = self._nodes.loaded(block)
-        check_shape(block, loaded.node, parent.kind, child[1], parent.level - 1)
-        return loaded
+            dirty = deque(splices)
+            above: dict[Place, list[Splice]] = {}
+            stop: Place | None = None
+            while dirty:
+                first = self._start_of_change(dirty[0], splices[dirty[0]][0].start, stop)
+                entries, stop = self._cut_from(level, first, splices)
+                _replace(first, stop, entries, above)
+                while dirty and (stop is None or dirty[0].path < stop.path):
+                    dirty.popleft()
+            splices = above
+        return self._new_root(entries)
 
     def _new_root(self, entries: list[Entry]) -> Link:
         if len(entries) != 1:
@@ -273,96 +295,66 @@ class TreeRewriter:
         node = self._nodes.get(link.id)
         while node.level and len(node.body) == 1:
             link = child_link(self._kind, node.body[0])
-            node = self._below(node, node.body[0]).node
+            node = check_shape(link.id, self._nodes.get(link.id), node.kind, link.count, node.level - 1)
         return link
 
-    def _rewrite_level(self, level: int, splices: Splices) -> list[_Replaced]:
-        dirty = sorted(splices)
-        done: list[_Replaced] = []
-        limit: NodePath = (0,) * (self._height - level)
-        while dirty:
-            first = self._start_of_change(dirty[0], splices[dirty[0]][0].start, limit)
-            replaced = self._cut_from(level, first, splices)
-            done.append(replaced)
-            if replaced.stop is None:
-                break
-            limit = replaced.stop
-            dirty = [path for path in dirty if path >= limit]
-        return done
-
-    def _cut_from(self, level: int, first: NodePath, splices: Splices) -> _Replaced:
-        """Cut anew from this node on, until a cut falls on the start of an old node that is itself unchanged."""
+    def _cut_from(self, level: int, first: Place, splices: Splices) -> tuple[list[Entry], Place | None]:
+        """Cut anew from this node on, until a cut falls on the start of an old node that is itself unchanged: the new
+        nodes, and that old one; None at the end of the level."""
         # Entries before the first change held no natural end when they were cut, except that the last of them may be
         # one.
-        size = len(self.node(first).body)
+        size = len(first.loaded.node.body)
         clean = max(0, min(splices[first][0].start, size - 1)) if first in splices else size
-        nodes = Cutter(self._packer, self._kind, level, first=not any(first), clean=clean, again=True)
-        unchanged: dict[int, NodePath] = {}
-        upcoming: NodePath | None = first
+        nodes = Cutter(self._packer, self._kind, level, first=not any(first.path), clean=clean, again=True)
+        unchanged: dict[int, Place] = {}
+        upcoming: Place | None = first
         total = 0
         while True:
             if nodes.made and nodes.taken in unchanged:
-                return _Replaced(first, unchanged[nodes.taken], nodes.made)
+                return nodes.made, unchanged[nodes.taken]
             if nodes.taken == total and upcoming is None:
-                return _Replaced(first, None, nodes.made)
+                return nodes.made, None
             if not nodes.cut(ended=upcoming is None) and upcoming is not None:
-                entries = self._changed_entries(upcoming, splices.get(upcoming, ()))
+                entries = upcoming.loaded.entries
+                if upcoming in splices:
+                    entries = list(entries)
+                    for splice in reversed(splices[upcoming]):
+                        entries[splice.start : splice.stop] = splice.entries
                 nodes.add(entries)
                 total += len(entries)
-                upcoming = self._neighbour(upcoming, +1)
+                upcoming = upcoming.beside(+1)
                 if upcoming is not None and upcoming not in splices:
                     unchanged[total] = upcoming
 
-    def _changed_entries(self, path: NodePath, splices: Sequence[Splice]) -> Sequence[Entry]:
-        if not splices:
-            return self.entries(path)
-        entries = list(self.entries(path))
-        for splice in reversed(splices):
-            entries[splice.start : splice.stop] = splice.entries
-        return entries
-
-    def _start_of_change(self, path: NodePath, position: int, limit: NodePath) -> NodePath:
+    def _start_of_change(self, place: Place, position: int, limit: Place | None) -> Place:
         """Where to begin cutting again: usually the changed node itself. A node to its left that was full was cut at
         the smallest hash of a window; if that window reaches the change, that cut has to be made again."""
         before: int | None = None
-        while path > limit and (left := self._neighbour(path, -1)) is not None:
-            if not self.node(left[:-1]).body[left[-1]][3] & FORCED:
+        while place is not limit and (left := place.beside(-1)) is not None:
+            assert left.above is not None
+            if not left.above.loaded.node.body[left.number][3] & FORCED:
                 break
             if before is None:
-                before = sum([len(entry[0]) for entry in self.entries(path)[:position]])
-            before += sum([len(entry[0]) for entry in self.entries(left)])
+                before = sum([len(entry[0]) for entry in place.loaded.entries[:position]])
+            before += sum([len(entry[0]) for entry in left.loaded.entries])
             if before > MAXIMUM_BYTES:
                 break
-            path = left
-        return path
+            place = left
+        return place
 
-    def _neighbour(self, path: NodePath, direction: int) -> NodePath | None:
-        """The node before (-1) or after (+1) this one on its level."""
-        for depth in range(len(path) - 1, -1, -1):
-            number = path[depth] + direction
-            if 0 <= number < len(self.node(path[:depth]).body):
-                found = (*path[:depth], number)
-                while len(found) < len(path):
-                    found = (*found, 0 if direction > 0 else len(self.node(found).body) - 1)
-                return found
-        return None
 
-    def _splices_above(self, replaced: list[_Replaced]) -> Splices:
-        splices: dict[NodePath, list[Splice]] = {}
-        for first, stop, entries in replaced:
-            parent: NodePath | None = first[:-1]
-            start = first[-1]
-            fresh: Sequence[Entry] = entries
-            while parent is not None:
-                last = stop is not None and stop[:-1] == parent
-                end = stop[-1] if last and stop is not None else len(self.node(parent).body)
-                if end > start or fresh:
-                    splices.setdefault(parent, []).append(Splice(start, end, fresh))
-                if last:
-                    break
-                fresh, start = (), 0
-                parent = self._neighbour(parent, +1)
-        return splices
+def _replace(first: Place, stop: Place | None, entries: Sequence[Entry], above: dict[Place, list[Splice]]) -> None:
+    """Put new nodes in the place of a run of old ones (`stop` None: up to the end of the level), in those above."""
+    parent, start = first.above, first.number
+    while parent is not None:
+        last = stop is not None and stop.above is parent
+        end = stop.number if last and stop is not None else len(parent.loaded.node.body)
+        if end > start or entries:
+            above.setdefault(parent, []).append(Splice(start, end, entries))
+        if last:
+            break
+        entries, start = (), 0
+        parent = parent.beside(+1)
 
 
 OPERATIONS = ("put", "add", "replace", "remove", "discard")
@@ -436,9 +428,9 @@ class _MapDraft:
         """What changes in the leaves of its tree."""
         changed = sorted(self.fields, key=sort_key)
         by_leaf = tree.spread(changed, lambda node, keys: [(child_position(node, key), key) for key in keys])
-        splices: dict[NodePath, list[Splice]] = {}
-        for path, keys in by_leaf.items():
-            entries = tree.entries(path)
+        splices: dict[Place, list[Splice]] = {}
+        for leaf, keys in by_leaf.items():
+            entries = leaf.loaded.entries
             for key in keys:
                 slot = self.fields[key]
                 position = bisect_left(entries, sort_key(key), key=_entry_order)
@@ -448,7 +440,7 @@ class _MapDraft:
                 fresh = [] if slot is MISSING else [map_entry(key, finish(slot))]
                 if present and fresh and fresh[0][0] == entries[position][0]:
                     continue
-                splices.setdefault(path, []).append(Splice(position, position + present, fresh))
+                splices.setdefault(leaf, []).append(Splice(position, position + present, fresh))
         return splices
 
 
@@ -505,7 +497,7 @@ class _ListDraft:
         spans: list[Splice] = []
         position = 0
         fresh: list[Entry] = []
-        total = tree.node(()).length
+        total = tree.root.loaded.node.length
         for run in [*self.runs, range(total, total)]:
             if isinstance(run, list):
                 for slot in run:
