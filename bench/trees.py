@@ -9,8 +9,8 @@ from typing import Any
 
 import libipld
 
-from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
+from analemma.canon.pointer import Operation
 from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry
 from bench.harness import Row, alternate

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import analemma
-from analemma.canon.edit import Operation
+from analemma.canon.pointer import Operation
 from analemma.state.arguments import DeltaUpdate
 from analemma.state.records import Commit
 from bench.contenders.base import Contender, disk_bytes

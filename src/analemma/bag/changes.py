@@ -12,10 +12,9 @@ from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import TrackedList
 from analemma.canon.build import Packer
 from analemma.canon.diff import Gap
-from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import decode, is_special
-from analemma.canon.pointer import MAXIMUM_DEPTH, Path, format_pointer
+from analemma.canon.pointer import MAXIMUM_DEPTH, Operation, Path, format_pointer
 from analemma.canon.read import MISSING, container_kind
 from analemma.canon.types import TypeRegistry, standard_registry
 from analemma.errors import AnalemmaError, Invalid

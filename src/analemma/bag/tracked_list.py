@@ -16,8 +16,7 @@ from operator import is_not
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from analemma.bag.tracked import MAKERS, SLOTS, Base, NotLoaded, Tracked, after, load_whole, resolve, shallow
-from analemma.canon.diff import Gap, align
-from analemma.canon.edit import Runs
+from analemma.canon.diff import Gap, Runs, align
 from analemma.canon.nodes import Wire
 from analemma.canon.read import Content
 

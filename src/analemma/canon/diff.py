@@ -1,14 +1,13 @@
-"""What changed: between two sequences, the stretches that do not match; between two trees, the operations that make the
-one into the other, found without reading what they share."""
+"""What changed: in a list, the runs of old and of new items; between two sequences, the stretches that do not match;
+between two trees, the operations that make the one into the other, found without reading what they share."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     HIGHEST_LEVEL,
@@ -21,20 +20,80 @@ from analemma.canon.nodes import (
     too_deep,
     wire_link,
 )
-from analemma.canon.pointer import MAXIMUM_DEPTH, Path
+from analemma.canon.pointer import MAXIMUM_DEPTH, Operation, Path
 from analemma.canon.read import MISSING, Nodes, Reader, container_kind, inline_content, joined, root_link
 from analemma.errors import Limit
 
 MOST_DIFFERING = 2**24
 """Nodes, fields and items that one comparison may look at. A few blocks that name each other twice stand for any number
 of them, so that nothing else would end it."""
-
-
 LONGEST_SCRIPT = 128
 """Changes searched for among repeated elements before settling for "all of this became all of that"."""
 ANCHOR_PASSES = 16
 """Times that, on average, an element may be looked at in the search for what to hold fast. Ordinary sequences take two
 or three; in some every pass finds one more pair, and the square of their length would be the price."""
+
+
+Run = range | list[Any]
+
+PAGE = 128
+"""Runs are kept in pages of about this many, so that finding a position looks at pages first."""
+
+
+class Runs:
+    """The items of a list after any number of changes to it: runs of old items, by their positions, and runs of new
+    ones, found quickly however many there are."""
+
+    def __init__(self, *runs: Run) -> None:
+        self._pages: list[list[Run]] = [list(runs)]
+        self._lengths = [sum([len(run) for run in runs])]
+        self.length = self._lengths[0]
+
+    def __iter__(self) -> Iterator[Run]:
+        for page in self._pages:
+            yield from page
+
+    def get(self, index: int) -> tuple[Run, int]:
+        """The run that holds a position, and where in it."""
+        page, number, offset = self._find(index)
+        return self._pages[page][number], offset
+
+    def splice(self, index: int, removed: int, fresh: Sequence[Any]) -> None:
+        """Put new items in the place of the one at this position (`removed` is 1) or before it (0); the length is the
+        place after the last."""
+        page, number, offset = self._find(index)
+        runs = self._pages[page]
+        run = runs[number] if number < len(runs) else range(0)
+        by = len(fresh) - removed
+        if isinstance(run, list):
+            run[offset : offset + removed] = fresh
+            if not run:
+                del runs[number]
+        else:
+            before = runs[number - 1] if number and not offset else None
+            if isinstance(before, list):
+                before += fresh
+                fresh = ()
+            parts: list[Run] = [run[:offset], list(fresh), run[offset + removed :]]
+            runs[number : number + 1] = [part for part in parts if part]
+        self.length += by
+        self._lengths[page] += by
+        if len(runs) > 2 * PAGE:
+            self._pages[page : page + 1] = halves = [runs[:PAGE], runs[PAGE:]]
+            self._lengths[page : page + 1] = [sum([len(run) for run in half]) for half in halves]
+
+    def _find(self, index: int) -> tuple[int, int, int]:
+        page = 0
+        last = len(self._pages) - 1
+        while page < last and index >= self._lengths[page]:
+            index -= self._lengths[page]
+            page += 1
+        runs = self._pages[page]
+        for number, run in enumerate(runs):
+            if index < len(run):
+                return page, number, index
+            index -= len(run)
+        return page, len(runs), 0
 
 
 class Gap(NamedTuple):

@@ -1,9 +1,11 @@
-"""JSON pointers (RFC 6901): text for people, tuples of tokens for code."""
+"""Places in values as JSON pointers (RFC 6901), text for people and tuples of tokens for code; and what an operation
+does there (RFC 6902)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
 
 from analemma.errors import Invalid
 
@@ -14,6 +16,17 @@ MAXIMUM_DEPTH = 128
 LONGEST_INDEX = 20
 """Digits; no list is that long, and converting thousands of digits is slow or refused."""
 _STRAY_TILDE = re.compile(r"~(?![01])")
+
+OPERATIONS = ("put", "add", "replace", "remove", "discard")
+
+
+class Operation(NamedTuple):
+    """`add`, `replace` and `remove` mean what RFC 6902 says. `put` sets a field or an existing item, whatever was
+    there; `discard` removes what is there, if anything is."""
+
+    op: Literal["put", "add", "replace", "remove", "discard"]
+    path: Path
+    value: Any = None
 
 
 def parse_pointer(text: str) -> Path:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analemma.canon.edit import Operation
-from analemma.canon.pointer import Path, format_pointer
+from analemma.canon.pointer import Operation, Path, format_pointer
 from analemma.errors import Conflict
 from analemma.flows.working_state import WorkingState
 from analemma.state.merge.values import ABSENT, UNDECIDED, Clash, Comparison, Strategies, compare, decide

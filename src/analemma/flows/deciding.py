@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
+from analemma.canon.pointer import Operation
 from analemma.catalog.port import PreparedBlocks, RowChange
 from analemma.catalog.runs.effects import EffectRow, settle_effect
 from analemma.catalog.runs.runs import FencedOut, RunRow, Status

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from math import ceil
 from typing import Any, Final
 
-from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import wire_link
+from analemma.canon.pointer import Operation
 from analemma.canon.read import MISSING, container_kind
 from analemma.catalog.runs.runs import FencedOut
 from analemma.errors import Internal, Invalid, Limit, Unavailable

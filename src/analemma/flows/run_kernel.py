@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from analemma.bag.bag import BagKernel
-from analemma.canon.edit import Edited
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.pointer import format_pointer
-from analemma.canon.trees import Trees
+from analemma.canon.trees import Edited, Trees
 from analemma.catalog.port import BranchKey, Head, OutboxEvent, RowChange
 from analemma.catalog.runs.runs import FencedOut
 from analemma.errors import Conflict, Denied, Expired, Invalid, NotFound

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final
 
-from analemma.canon.edit import Operation
+from analemma.canon.pointer import Operation
 from analemma.catalog.port import RowChange
 from analemma.catalog.runs.runs import ENDED, SECOND_US, FencedOut, RunRow, SegmentRow
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, Limit, NotFound, Timeout, Unavailable

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
+from analemma.canon.pointer import Operation
 from analemma.canon.trees import Edited, Trees
 from analemma.catalog.port import OutboxEvent
 from analemma.errors import AnalemmaError, Corrupt

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
+from analemma.canon.pointer import Operation
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.catalog.runs.effects import RunRecords, TaskRow
 from analemma.catalog.runs.runs import FencedOut, RunRow

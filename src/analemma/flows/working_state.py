@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from analemma.bag.bag import SmartStateBag
 from analemma.bag.changes import find_changes
 from analemma.bag.tracked import BagStore
-from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     Block,
@@ -17,9 +16,9 @@ from analemma.canon.nodes import (
     Wire,
     link_wire,
 )
-from analemma.canon.pointer import MAXIMUM_DEPTH, format_pointer
+from analemma.canon.pointer import MAXIMUM_DEPTH, Operation, format_pointer
 from analemma.canon.read import MISSING
-from analemma.canon.trees import Trees
+from analemma.canon.trees import Edited, Trees
 from analemma.catalog.port import BranchKey
 from analemma.errors import Denied, Invalid
 from analemma.flows.handlers import Result

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final
 
-from analemma.canon.edit import Edited
-from analemma.canon.trees import Trees
+from analemma.canon.trees import Edited, Trees
 
 KEPT: Final = 64
 """Each of one block, so that they take little."""

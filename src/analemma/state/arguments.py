@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
 
-from analemma.canon.edit import Operation
-from analemma.canon.pointer import Path, format_pointer, parse_pointer
+from analemma.canon.pointer import Operation, Path, format_pointer, parse_pointer
 from analemma.catalog.kernel.versions import ExpiredRow
 from analemma.catalog.names import check_part, check_texts
 from analemma.catalog.port import ASIDE, BranchKey, Verdict, owner_of

@@ -14,13 +14,13 @@ from typing import Any
 from analemma.blocks.packs import MAX_BLOCK_BYTES
 from analemma.blocks.store import RAW, compress, decompress
 from analemma.canon.build import Packer, check_new_key, check_path
-from analemma.canon.edit import OPERATIONS, Operation
 from analemma.canon.nodes import (
     Block,
     Wire,
     block_id,
     wire_flags,
 )
+from analemma.canon.pointer import OPERATIONS, Operation
 from analemma.canon.trees import Trees
 from analemma.canon.types import TypeRegistry
 from analemma.catalog.kernel.pending import Delta

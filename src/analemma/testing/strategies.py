@@ -11,9 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from analemma.canon.edit import Operation
 from analemma.canon.identity import CID_PREFIX
-from analemma.canon.pointer import Path
+from analemma.canon.pointer import Operation, Path
 
 LOOK_ALIKES: list[Any] = [
     {"": []},

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.pointer import Operation
+from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, TenantId, Version, owner_of
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, place
