@@ -177,10 +177,7 @@ class _Settler:
         if shell is not None:
             shell.added = {}
             shell.small = None
-            self._forget_watched(container, shell.fields)
-        else:
-            for key in list(container._watched):
-                self._take_again(container, key, fields, depth)
+        self._watch_again(container, fields, depth)
 
     def _reach_list(self, container: TrackedList, depth: int) -> None:
         gaps, shell = container._gaps(), container._shell
@@ -197,8 +194,7 @@ class _Settler:
             for gap in gaps:
                 for place in range(gap.new_start, gap.new_stop):
                     list.__setitem__(container, place, self._take(container, place, container, place, depth))
-            for place in list(container._watched):
-                self._take_again(container, place, container, depth)
+            self._watch_again(container, container, depth)
             container._shadow = list(list.__iter__(container))
             if NotLoaded in set(map(type, container._shadow)):
                 for place, item in enumerate(container._shadow):
@@ -215,7 +211,7 @@ class _Settler:
                     self._attached.add(id(value))
         shell.overlay.clear()
         value = None
-        self._forget_watched(container, settled.overlay)
+        self._watch_again(container, settled.overlay, depth)
         start = 0
         for run in shell.runs:
             for offset in range(len(run) if isinstance(run, list) else 0):
@@ -225,10 +221,18 @@ class _Settler:
             start += len(run)
         container._shell = settled
 
-    def _forget_watched(self, container: Tracked, storage: dict[Any, Any]) -> None:
-        """Forget what a shell watches and nobody holds any more."""
+    def _watch_again(self, container: Tracked, storage: Any, depth: int) -> None:
+        """Watch only what somebody holds by now: otherwise every save would go on comparing everything that ever was
+        put in by a variable. What nobody holds is forgotten by a shell, and adopted by what is loaded."""
+        kind: Any = list if isinstance(storage, list) else dict
         for place in list(container._watched):
-            if _is_plain(storage, place) and _nobody_holds(storage, place):
+            if not _is_plain(storage, place) or held_elsewhere(storage, place):
+                continue
+            if container._shell is None:
+                adopted = self._adopt(stored_at(storage, place), depth)
+                kind.__setitem__(storage, place, _attach(container, adopted, place))
+                del container._watched[place]
+            elif _nobody_holds(storage, place):
                 del storage[place], container._watched[place]
 
     def _take(self, parent: Tracked, watch_key: Any, storage: Any, at: Any, depth: int) -> Any:
@@ -246,14 +250,6 @@ class _Settler:
             return _attach(parent, self._adopt(value, depth), watch_key)
         self._watching.append((parent, watch_key, value))
         return value
-
-    def _take_again(self, parent: Tracked, place: Any, storage: Any, depth: int) -> None:
-        """Adopt what is only watched because somebody held it when it was put in, if nobody does by now: otherwise
-        every save would go on comparing everything that ever was put in by a variable."""
-        if _is_plain(storage, place) and not held_elsewhere(storage, place):
-            kind: Any = list if isinstance(storage, list) else dict
-            kind.__setitem__(storage, place, _attach(parent, self._adopt(stored_at(storage, place), depth), place))
-            del parent._watched[place]
 
     def _adopt(self, value: Any, depth: int) -> Tracked:
         """A tracked container in the place of a plain one that nobody else holds."""
