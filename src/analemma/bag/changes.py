@@ -255,8 +255,11 @@ class _Finder:
         return made
 
     def _linkable(self, container: Tracked) -> bool:
-        base = container._base
-        return not self._values and self._base.same_store(base) and base.manifest not in self._by_value
+        """Whether a tree in the bag's store can link to what the container had in its own."""
+        own, store = self._base.store, container._base.store
+        if self._values or own is None or store is None or container._base.manifest in self._by_value:
+            return False
+        return own.domain == store.domain
 
     def _hold(self, base: Base) -> None:
         assert base.manifest is not None

@@ -78,10 +78,6 @@ class Base:
             return Stored(wire, MAXIMUM_DEPTH - depth)
         return Stored(wire, self.read(lambda trees: trees.open().nesting(wire)))
 
-    def same_store(self, other: Base) -> bool:
-        """Whether a tree in one can link to what is in the other."""
-        return self.store is not None and other.store is not None and self.store.domain == other.store.domain
-
 
 SCALARS = frozenset({str, int, float, bool, type(None)})
 """Stored as they are."""

@@ -221,7 +221,8 @@ class Payloads:
         before = self._bytes_of(event)
         kept = self._visible_part(event, visible)
         removed_inside: list[str] = []
-        for name in self._wrappers_of(event):
+        # Under a wrapper's key may stand a field of that name, or a state.
+        for name in [] if PAYLOAD_KEY in event else [key for key in WRAPPERS if self._is_state(event.get(key))]:
             inside = self._visible_part(event[name], visible)
             removed_inside += [inner for inner in event[name] if inner not in inside and inner != PAYLOAD_KEY]
             kept.pop(name, None)
@@ -231,22 +232,11 @@ class Payloads:
         return FilteredEvent(kept, FilterReport(security_ring, before, self._bytes_of(kept), tuple(removed)))
 
     def _visible_part(self, event: Mapping[str, Any], visible: frozenset[str]) -> dict[str, Any]:
-        kept = {name: value for name, value in event.items() if name in visible and name != PAYLOAD_KEY}
-        return self._filtered_payload(event, kept, visible) if PAYLOAD_KEY in event and visible else kept
-
-    def _wrappers_of(self, event: Mapping[str, Any]) -> list[str]:
-        """The keys under which there is a state, and not a field of that name."""
-        return [] if PAYLOAD_KEY in event else [key for key in WRAPPERS if self._is_state(event.get(key))]
-
-    def _is_state(self, value: Any) -> bool:
-        """Whether there are fields; a pointer stands for a field of its name, and its own keys are nobody's state."""
-        return isinstance(value, dict) and not is_pointer(value) and not self._foreign.recognise(value)
-
-    def _filtered_payload(
-        self, event: Mapping[str, Any], kept: dict[str, Any], visible: frozenset[str]
-    ) -> dict[str, Any]:
         """A payload's note goes along, so that its pointers can be read; but not the pointer to fields that are
         together behind it. Those of them that are visible are taken out and stand in the event themselves."""
+        kept = {name: value for name, value in event.items() if name in visible and name != PAYLOAD_KEY}
+        if PAYLOAD_KEY not in event or not visible:
+            return kept
         state = self._arrive({PAYLOAD_KEY: event[PAYLOAD_KEY]}, frozenset(), None, None, True)
         inside = [name for name in state if name in visible]
         state.load(inside)
@@ -263,6 +253,10 @@ class Payloads:
         # Names tell something too.
         shown = tuple(name for name in self._leased.names_of(note.deleted) if name in visible)
         return {PAYLOAD_KEY: replace(note, overflow=None, deleted=shown).to_json(), **kept}
+
+    def _is_state(self, value: Any) -> bool:
+        """Whether there are fields; a pointer stands for a field of its name, and its own keys are nobody's state."""
+        return isinstance(value, dict) and not is_pointer(value) and not self._foreign.recognise(value)
 
     def _bytes_of(self, event: Mapping[str, Any]) -> int:
         """How many bytes the fields of an event take as JSON; Limit if one takes more than an event may have."""
