@@ -17,6 +17,7 @@ from analemma import App
 from analemma.errors import Invalid, Unavailable
 from analemma.testing import failpoints
 from tests.outbox_events import AGGREGATE, KIND, event, produce
+from tests.ports.entry_points.outbox import EventFailure, LaneOutcome, OutboxClaims
 from tests.raw_rows import change, connect, select
 from tests.stores import Store
 
@@ -62,6 +63,20 @@ def test_a_lane_that_was_lost_does_not_keep_the_others_from_being_settled(store:
     app.worker(1, handlers={KIND: handle}).drain()
     assert sorted(handled.lanes)[-1] == "b"
     assert [app.outbox.get(id).status for id in ids] == ["PENDING", "PROCESSED"]
+
+
+@BOTH
+def test_whoever_has_a_lane_again_is_not_taken_for_whoever_lost_it(store: Store, app: App) -> None:
+    ids = produce(app, [event("a"), event("a")])
+    claims = OutboxClaims(app.catalog.engine, lease_s=30)
+    (lost,) = claims.claim(lanes=1, rows=10)
+    change(store, "UPDATE lane SET lease_until = 0")
+    (held,) = claims.claim(lanes=1, rows=10)
+    # One worker may have both, and say so at once, if it was frozen for a while.
+    failed = LaneOutcome(held, 1, EventFailure("FAILED", 1, 0, "not now"))
+    said = claims.finish([LaneOutcome(lost, 2), failed])
+    assert (said.delivered, said.failed, [each.lane for each in said.lost]) == (1, [failed], [lost])
+    assert [app.outbox.get(id).status for id in ids] == ["PROCESSED", "FAILED"]
 
 
 def test_a_failure_waits_for_its_time_even_when_more_arrives(store: Store, app: App) -> None:

@@ -329,7 +329,8 @@ class OutboxClaims:
         return [lane for lane in lanes if lane.key not in renewed]
 
     def _finish(self, source: Statements, outcomes: Sequence[LaneOutcome]) -> Finished:
-        said = self._finish_at_once(source, outcomes) if self.passes_over else self._finish_in_steps(source, outcomes)
+        now = None if self.passes_over else database_clock(source)
+        said = self._said(source, outcomes, now)
         delivered = 0
         failed: list[LaneOutcome] = []
         later: list[LaneOutcome] = []
@@ -338,50 +339,39 @@ class OutboxClaims:
             if place in said:
                 _, done_seq, is_parked = said[place]
                 delivered += done_seq - outcome.lane.done_seq
-                if _is_written(outcome, done_seq):
+                # Settled no further than where it happened.
+                if outcome.failure is not None and done_seq == outcome.done_seq:
                     failed.append(_as_written(outcome, bool(is_parked)))
             elif self.passes_over and self.position(outcome.lane, within=source) is not None:
                 later.append(outcome)
             else:
                 lost.append(outcome)
+        if now is not None:
+            self._finish_events(source, [outcomes[place] for place in said], failed, now)
         return Finished(any(is_due for is_due, *_ in said.values()), delivered, failed, later, lost)
 
-    def _finish_at_once(self, source: Statements, outcomes: Sequence[LaneOutcome]) -> dict[int, _Said]:
+    def _said(self, source: Statements, outcomes: Sequence[LaneOutcome], now: int | None) -> dict[int, _Said]:
         nothing = None, None, None, None
         rows = [
             (*lane.key, lane.fence, done_seq, lane.last_seq, *(failure or nothing))
             for lane, done_seq, failure in outcomes
         ]
-        # A function of PostgreSQL, which takes a list for each column.
+        if now is not None:
+            moved = {row[:4]: row[4:] for row in source.all("finish_lanes", lanes=rows, now=now)}
+            return {place: moved[row[:4]] for place, row in enumerate(rows) if row[:4] in moved}
+        # A function of PostgreSQL, which takes a list for each column, and sees to the events, too.
         columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
         return {row[0] - 1: row[1:] for row in source.all("finish_lanes", **columns)}
 
-    def _finish_in_steps(self, tx: Statements, outcomes: Sequence[LaneOutcome]) -> dict[int, _Said]:
-        now = database_clock(tx)
-        lanes = [
-            (*lane.key, lane.fence, done_seq, lane.last_seq, failure and failure.status, failure and failure.delay_us)
-            for lane, done_seq, failure in outcomes
-        ]
-        moved = {row[:3]: row[3:] for row in tx.all("finish_lanes", lanes=lanes, now=now)}
-        said = {at: moved[each.lane.key] for at, each in enumerate(outcomes) if each.lane.key in moved}
-        held = [outcomes[at] for at in said]
+    def _finish_events(
+        self, source: Statements, held: Sequence[LaneOutcome], failed: Sequence[LaneOutcome], now: int
+    ) -> None:
         settled = [(*lane.key, lane.done_seq, done_seq) for lane, done_seq, _ in held if done_seq > lane.done_seq]
         if settled:
-            tx.execute("process_events", lanes=settled)
-        written = [
-            _as_written(outcomes[at], bool(is_parked))
-            for at, (_, done_seq, is_parked) in said.items()
-            if _is_written(outcomes[at], done_seq)
-        ]
-        if written:
-            events = [(*lane.key, done_seq + 1, *failure) for lane, done_seq, failure in written if failure is not None]
-            tx.execute("fail_events", events=events, now=now)
-        return said
-
-
-def _is_written(outcome: LaneOutcome, done_seq: int) -> bool:
-    """Whether there was a failure, and the lane is settled no further than where it happened."""
-    return outcome.failure is not None and done_seq == outcome.done_seq
+            source.execute("process_events", lanes=settled)
+        events = [(*lane.key, done_seq + 1, *failure) for lane, done_seq, failure in failed if failure is not None]
+        if events:
+            source.execute("fail_events", events=events, now=now)
 
 
 def _as_written(outcome: LaneOutcome, is_parked: bool) -> LaneOutcome:

@@ -151,10 +151,11 @@ SET done_seq = max(lane.done_seq, given.done_seq),
                   WHEN given.status IS NOT NULL AND lane.done_seq <= given.done_seq THEN :now + coalesce(given.delay, 0)
                   ELSE :now END
 FROM rows(:lanes) AS given
-    (tenant bigint, aggregatetype text, aggregateid text, fence bigint, done_seq bigint, last_seq bigint, status text, delay bigint)
+    (tenant bigint, aggregatetype text, aggregateid text, fence bigint, done_seq bigint, last_seq bigint, status text, attempts bigint, delay bigint,
+     reason text)
 WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype
   AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence  -- guard: lane.finished.sqlite
-RETURNING tenant, aggregatetype, aggregateid, coalesce(due_at <= :now, 0), done_seq, parked
+RETURNING tenant, aggregatetype, aggregateid, lane.fence, coalesce(due_at <= :now, 0), done_seq, parked
 
 -- process_events [sqlite] --
 -- What was settled of lanes.
