@@ -17,7 +17,6 @@ from analemma.catalog.entities.deploys import (
     hold_waiting_deploys,
     plan_cutover,
 )
-from analemma.catalog.entities.entities import has_dependants
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.sinks.states import ShippedRow
 from analemma.clock import Clock
@@ -40,7 +39,7 @@ def serve(
     served = SimpleNamespace(number=deploy.entity, version=deploy.version)
     tx.call("serve_versions", SimpleNamespace(served=[served]))
     # Whoever joins it from now on has seen the change.
-    if planned.changed and has_dependants(tx, deploy.entity):
+    if planned.changed and tx.one("any_dependant", target=deploy.entity) is not None:
         key = EntityKey(deploy.type, deploy.tenant_name, deploy.key)
         enqueue(
             tx,

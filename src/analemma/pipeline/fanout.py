@@ -22,9 +22,6 @@ from analemma.catalog.entities.entities import (
     FanoutStatus,
     Overtaken,
     find_entity,
-    find_fanout,
-    has_dependants,
-    hold_fanout,
 )
 from analemma.catalog.outbox.lanes import enqueue, settled_lane
 from analemma.catalog.port import OutboxEvent
@@ -79,7 +76,7 @@ class FanoutWorkflow:
         nobody to tell it does not run."""
         key, told = EntityKey(entity_type, self._context.tenant_name, entity_id), parse_stored_version(version)
         entity = find_entity(self._context.engine, self._context.tenant, EntityPlace(entity_type, entity_id))
-        if entity is None or not has_dependants(self._context.engine, entity.number):
+        if entity is None or self._context.engine.one("any_dependant", target=entity.number) is None:
             # Whoever names it from now on has seen the change.
             return FanoutResult(key, FanoutState.NOTHING)
 
@@ -108,7 +105,7 @@ class FanoutWorkflow:
         With `attempts` failures before, they are rather asked for one by one."""
         key = EntityKey(entity_type, self._context.tenant_name, entity_id)
         entity = find_entity(self._context.engine, self._context.tenant, EntityPlace(entity_type, entity_id))
-        row = None if entity is None else find_fanout(self._context.engine, entity.number)
+        row = None if entity is None else self._context.engine.row(FanoutRow, "fanout", entity=entity.number)
         if entity is None or row is None:
             return FanoutResult(key, FanoutState.NOTHING)
         if row.step != step or row.finished_at_us is not None:
@@ -125,7 +122,7 @@ class FanoutWorkflow:
         entity, row = self._found(key)
 
         def move(tx: Transaction) -> FanoutRow | None:
-            held = hold_fanout(tx, entity.number)
+            held = tx.row(FanoutRow, "hold_fanout", entity=entity.number)
             if held is not None and held.finished_at_us is None:
                 enqueue(tx, self._context.tenant, [self._continuing(key, held)], now_us=self._context.clock.now_us())
             return held
@@ -157,7 +154,7 @@ class FanoutWorkflow:
 
     def _found(self, key: EntityKey) -> tuple[EntityRow, FanoutRow]:
         entity = find_entity(self._context.engine, self._context.tenant, EntityPlace(key.type, key.id))
-        row = None if entity is None else find_fanout(self._context.engine, entity.number)
+        row = None if entity is None else self._context.engine.row(FanoutRow, "fanout", entity=entity.number)
         if entity is None or row is None:
             raise NotFound(
                 f"{key} has no fanout", hint="it begins when a slice of it changes that others join", entity=str(key)
@@ -233,7 +230,7 @@ class FanoutWorkflow:
 
     def _write(self, tx: Transaction, key: EntityKey, stride: _Stride, page: Page, within: Settle | None) -> FanoutRow:
         """One page; the fanout after it."""
-        held = hold_fanout(tx, stride.row.entity)
+        held = tx.row(FanoutRow, "hold_fanout", entity=stride.row.entity)
         if held is None or held.step != stride.row.step or held.finished_at_us is not None:
             # Somebody else went on with it. What was compiled here is compiled there.
             if within is not None:

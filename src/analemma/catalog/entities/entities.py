@@ -126,18 +126,3 @@ class DependantRow(NamedTuple):
     place: EntityPlace
     newest_compiled: int | None
     serving_version: int | None
-
-
-def find_fanout(source: Statements, entity: int) -> FanoutRow | None:
-    """The fanout of an entity, if it ever had one; it may be over."""
-    return source.row(FanoutRow, "fanout", entity=entity)
-
-
-def hold_fanout(tx: Transaction, entity: int) -> FanoutRow | None:
-    """The same, and nobody else goes on with it before this transaction is over."""
-    return tx.row(FanoutRow, "hold_fanout", entity=entity)
-
-
-def has_dependants(source: Statements, target: int) -> bool:
-    """Whether anybody names an entity."""
-    return source.one("any_dependant", target=target) is not None

@@ -136,6 +136,14 @@ SELECT :tenant, :execution, :owner, :workflow, :branch, :name, :document, :manif
        analemma_now(), analemma_now(), :parent::bigint
 WHERE true ON CONFLICT DO NOTHING
 
+-- moved_run [text] --
+-- Where a run stands from now on.
+UPDATE run
+SET position = :position, head = :head, status = :status, waiting = :waiting::text, error = :error::text, incarnation = :incarnation,
+    fence = fence + CASE WHEN :raised THEN 1 ELSE 0 END, holder = CASE WHEN :kept THEN holder END,
+    due_at = CASE WHEN :kept AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
+    updated_at = analemma_now(), ended_at = CASE WHEN :status IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN analemma_now() END
+
 -- advance_run --
 -- Where a run stands after a segment, and what the segment came to; tried again, in the place of what it came to before. Compare-and-set on the fence:
 -- the run may be somebody else's, or was cancelled, and then nothing that was to go with it may stay.
@@ -143,11 +151,7 @@ WHERE true ON CONFLICT DO NOTHING
  raised boolean, due_in bigint, seq bigint, segment text, place bigint, iteration bigint, before text, segment_status text, input bytea,
  output bytea, attempts bigint, segment_error text, took bigint)
 
-UPDATE run
-SET position = :position, head = :head, status = :status, waiting = :waiting, error = :error, incarnation = :incarnation,
-    fence = fence + CASE WHEN :raised THEN 1 ELSE 0 END, holder = CASE WHEN :kept THEN holder END,
-    due_at = CASE WHEN :kept AND :due_in IS NULL THEN due_at ELSE analemma_now() + :due_in END,
-    updated_at = analemma_now(), ended_at = CASE WHEN :status IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN analemma_now() END
+include moved_run
 -- guard: run.status
 WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.fence
 => 1 or fenced_out;
@@ -173,12 +177,7 @@ include advance_run;
 
 -- move_run --
 -- The same without a segment: a run is cancelled, begins again, or waits for its next try.
-UPDATE run
-SET position = :position, head = :head, status = :status, waiting = :waiting::text, error = :error::text, incarnation = :incarnation,
-    fence = fence + CASE WHEN :raised THEN 1 ELSE 0 END, holder = CASE WHEN :kept THEN holder END,
-    due_at = CASE WHEN :kept AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
-    updated_at = analemma_now(),
-    ended_at = CASE WHEN :status IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN analemma_now() END
+include moved_run
 WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.moved
 
 -- restart_deadline --
