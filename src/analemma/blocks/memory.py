@@ -5,21 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from analemma.blocks.port import ObjectInfo, ObjectStore, Pieces, Ranges, missing
 from analemma.clock import Clock, SystemClock
 from analemma.errors import Unavailable
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    data: bytes
-    metadata: dict[str, str]
-    modified_us: int
-
-    def info(self, key: str) -> ObjectInfo:
-        return ObjectInfo(key, len(self.data), self.modified_us, dict(self.metadata))
 
 
 class MemoryStore(ObjectStore):
@@ -28,7 +18,7 @@ class MemoryStore(ObjectStore):
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._objects: dict[str, _Stored] | None = {}
+        self._objects: dict[str, tuple[ObjectInfo, bytes]] | None = {}
 
     def __repr__(self) -> str:
         return f"MemoryStore({len(self._objects or ())} objects)"
@@ -37,28 +27,28 @@ class MemoryStore(ObjectStore):
         self._objects = None
 
     def _write(self, key: str, chunks: Iterable[bytes], metadata: dict[str, str], *, if_absent: bool) -> bool:
-        stored = _Stored(b"".join(chunks), metadata, self._clock.now_us())
+        data = b"".join(chunks)
         with self._opened() as objects:
             if if_absent and key in objects:
                 return False
-            objects[key] = stored
+            objects[key] = ObjectInfo(key, len(data), self._clock.now_us(), metadata), data
             return True
 
     def _replace(self, key: str, data: bytes, expected: bytes) -> bytes | None:
         with self._opened() as objects:
-            found = objects[key].data if key in objects else None
+            found = objects[key][1] if key in objects else None
             if found == expected:
-                objects[key] = _Stored(bytes(data), {}, self._clock.now_us())
+                objects[key] = ObjectInfo(key, len(data), self._clock.now_us()), bytes(data)
             return found
 
     def _read(self, key: str, ranges: Ranges | None) -> Pieces:
         with self._opened(key) as objects:
-            data = objects[key].data
+            data = objects[key][1]
         return [data] if ranges is None else [data[offset : offset + length] for offset, length in ranges]
 
     def _head(self, key: str) -> ObjectInfo | None:
         with self._opened() as objects:
-            return objects[key].info(key) if key in objects else None
+            return objects[key][0] if key in objects else None
 
     def _remove(self, keys: Sequence[str]) -> None:
         with self._opened() as objects:
@@ -69,11 +59,11 @@ class MemoryStore(ObjectStore):
         start = folder and folder + "/"
         with self._opened() as objects:
             keys = sorted((key for key in objects if key.startswith(start)), key=str.encode)
-            found = [replace(objects[key].info(key), metadata={}) for key in keys]
+            found = [replace(objects[key][0], metadata={}) for key in keys]
         yield from found
 
     @contextlib.contextmanager
-    def _opened(self, key: str | None = None) -> Iterator[dict[str, _Stored]]:
+    def _opened(self, key: str | None = None) -> Iterator[dict[str, tuple[ObjectInfo, bytes]]]:
         """All objects, and this one among them."""
         with self._lock:
             if self._objects is None:

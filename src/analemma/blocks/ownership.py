@@ -16,6 +16,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from analemma.blocks.port import ObjectInfo, ObjectStore, StoreWrapper, check_key, check_prefix, missing
@@ -378,16 +379,13 @@ class OwnedObjects(StoreWrapper):
             return call(self._find_below(key).key, *rest)
 
     def open_read(self, key: str) -> Iterator[bytes]:
-        begun = False
+        pieces = self._store.open_read(key)
         try:
-            for piece in self._store.open_read(key):
-                begun = True
-                yield piece
-            return
+            first = [*islice(pieces, 1)]
         except NotFound:
-            if begun:
-                raise
-        yield from self._store.open_read(self._find_below(key).key)
+            first, pieces = [], self._store.open_read(self._find_below(key).key)
+        yield from first
+        yield from pieces
 
     def head(self, key: str) -> ObjectInfo | None:
         info = self._store.head(key)

@@ -61,17 +61,13 @@ class Pack:
 
 
 class PackWriter:
-    """Collects stored blocks; `size` tells when to stop."""
+    """Collects stored blocks."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = [HEADER]
-        self._size = len(HEADER)
-        self._entries: dict[BlockId, PackEntry] = {}
-
-    @property
-    def size(self) -> int:
+        self.size = len(HEADER)
         """Bytes so far, without the footer."""
-        return self._size
+        self._parts: list[bytes] = [HEADER]
+        self._entries: dict[BlockId, PackEntry] = {}
 
     def add(self, block: BlockId, codec: int, stored: bytes, size: int) -> PackEntry:
         """Append a block, by its bytes after `codec` and the length of its canonical ones; one that is already here is
@@ -81,9 +77,9 @@ class PackWriter:
             return known
         if len(block) != ID_BYTES or not stored or not 0 <= size <= MAX_BLOCK_BYTES:
             raise Invalid(f"block {block.hex()} cannot be packed: {size} bytes, {len(stored)} stored")
-        entry = self._entries[block] = PackEntry(block, codec, self._size, len(stored), size)
+        entry = self._entries[block] = PackEntry(block, codec, self.size, len(stored), size)
         self._parts.append(stored)
-        self._size += entry.length
+        self.size += entry.length
         return entry
 
     def finish(self) -> Pack:

@@ -259,10 +259,8 @@ class BlockStore:
         """Have uploads collected whose commit failed. They would be found without this, a day later; so if it does not
         work, that is nothing to tell the caller, who has an error already."""
         if uploads:
-            try:
+            with suppress(AnalemmaError):
                 self._catalog.claim_failed(self._tenant, [(each, pack_key(each)) for each in uploads], str(error))
-            except AnalemmaError:
-                pass
 
     def prepare(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Collection as Many
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain
 from types import SimpleNamespace
@@ -359,10 +360,8 @@ class _Pass:
             done.complain(str(exc), exc.kind)
         except BaseException as exc:
             # Give the lease back on the way out of an error, which matters more than what happens here.
-            try:
+            with suppress(AnalemmaError):
                 lease.finish(f"{type(exc).__name__}: {exc}", done, self._counts)
-            except AnalemmaError:
-                pass
             raise
         hit(BEFORE_FINISH)
         reason = "; ".join(done.problems) or ("it was asked to stop" if done.stopped else None)

@@ -51,10 +51,6 @@ class Lifecycle:
     notes: tuple[str, ...]
 
 
-Made = tuple[dict[str, Any], str, str] | tuple[dict[str, Any], str, str, str]
-"""The rules, how to apply them, what all rules belong to, and perhaps what else to know."""
-
-
 def parse_bucket(text: str, format: LifecycleFormat | None = None) -> Bucket:
     """A bucket's name, or the URL of an object store.
 
@@ -81,56 +77,47 @@ def lifecycle(bucket: Bucket, *, orphan_days: int = ORPHAN_DAYS, incomplete_days
     """
     if orphan_days < 1 or incomplete_days < 1:
         raise Invalid("a lifecycle rule waits for a day at least", hint="give a number of days from 1 on")
-    rules_of = {"s3": _s3, "gcs": _gcs, "azure": _azure}[bucket.format]
-    rules, apply, whose, *more = rules_of(bucket, orphan_days, incomplete_days)
+    tag, value = ORPHAN_TAG
+    whose = "bucket"
+    more: tuple[str, ...] = ()
+    if bucket.format == "s3":
+        match = {"Key": tag, "Value": value}
+        orphans = {
+            "ID": _ORPHANS,
+            "Status": "Enabled",
+            "Filter": {"And": {"Prefix": bucket.folder, "Tags": [match]}} if bucket.prefix else {"Tag": match},
+            "Expiration": {"Days": orphan_days},
+        }
+        # In a rule of its own: S3 refuses this action beside a filter by tag.
+        incomplete = {
+            "ID": _INCOMPLETE,
+            "Status": "Enabled",
+            "Filter": {"Prefix": bucket.folder},
+            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": incomplete_days},
+        }
+        rules: dict[str, Any] = {"Rules": [orphans, incomplete]}
+        target = f"--bucket {bucket.name} --lifecycle-configuration file://FILE"
+        apply = f"aws s3api put-bucket-lifecycle-configuration {target}"
+    elif bucket.format == "gcs":
+        prefixes = {"matchesPrefix": [bucket.folder]} if bucket.prefix else {}
+        condition = {"age": incomplete_days, **prefixes}
+        rules = {"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": condition}]}
+        apply = f"gcloud storage buckets update gs://{bucket.name} --lifecycle-file=FILE"
+        more = ("objects have no tags there, so only the collector removes orphans",)
+    else:
+        filters = {
+            "blobTypes": ["blockBlob"],
+            "prefixMatch": [f"{bucket.name}/{bucket.folder}"],
+            "blobIndexMatch": [{"name": tag, "op": "==", "value": value}],
+        }
+        actions = {"baseBlob": {"delete": {"daysAfterModificationGreaterThan": orphan_days}}}
+        definition = {"filters": filters, "actions": actions}
+        rules = {"rules": [{"name": _ORPHANS, "enabled": True, "type": "Lifecycle", "definition": definition}]}
+        target = "--account-name ACCOUNT --resource-group GROUP --policy @FILE"
+        apply, whose = f"az storage account management-policy create {target}", "account"
+        more = ("Azure itself drops uploads that broke off, after a week",)
     replaces = f"applying replaces all rules of the {whose}: add your own to the file first"
     return Lifecycle(bucket, rules, (f"apply with: {apply}", replaces, *more))
-
-
-def _s3(bucket: Bucket, orphan_days: int, incomplete_days: int) -> Made:
-    tag = {"Key": ORPHAN_TAG[0], "Value": ORPHAN_TAG[1]}
-    orphans: dict[str, Any] = {
-        "ID": _ORPHANS,
-        "Status": "Enabled",
-        "Filter": {"And": {"Prefix": bucket.folder, "Tags": [tag]}} if bucket.prefix else {"Tag": tag},
-        "Expiration": {"Days": orphan_days},
-    }
-    # In a rule of its own: S3 refuses this action beside a filter by tag.
-    incomplete: dict[str, Any] = {
-        "ID": _INCOMPLETE,
-        "Status": "Enabled",
-        "Filter": {"Prefix": bucket.folder},
-        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": incomplete_days},
-    }
-    apply = f"aws s3api put-bucket-lifecycle-configuration --bucket {bucket.name} --lifecycle-configuration file://FILE"
-    return {"Rules": [orphans, incomplete]}, apply, "bucket"
-
-
-def _gcs(bucket: Bucket, orphan_days: int, incomplete_days: int) -> Made:
-    condition: dict[str, Any] = {"age": incomplete_days}
-    if bucket.prefix:
-        condition["matchesPrefix"] = [bucket.folder]
-    rule = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": condition}
-    apply = f"gcloud storage buckets update gs://{bucket.name} --lifecycle-file=FILE"
-    return {"rule": [rule]}, apply, "bucket", "objects have no tags there, so only the collector removes orphans"
-
-
-def _azure(bucket: Bucket, orphan_days: int, incomplete_days: int) -> Made:
-    match = {"name": ORPHAN_TAG[0], "op": "==", "value": ORPHAN_TAG[1]}
-    filters = {
-        "blobTypes": ["blockBlob"],
-        "prefixMatch": [f"{bucket.name}/{bucket.folder}"],
-        "blobIndexMatch": [match],
-    }
-    delete = {"daysAfterModificationGreaterThan": orphan_days}
-    rule = {
-        "name": _ORPHANS,
-        "enabled": True,
-        "type": "Lifecycle",
-        "definition": {"filters": filters, "actions": {"baseBlob": {"delete": delete}}},
-    }
-    apply = "az storage account management-policy create --account-name ACCOUNT --resource-group GROUP --policy @FILE"
-    return {"rules": [rule]}, apply, "account", "Azure itself drops uploads that broke off, after a week"
 
 
 def _named(name: str) -> str:

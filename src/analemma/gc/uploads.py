@@ -6,6 +6,7 @@ orphan, so that the bucket's own rules may do it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -270,26 +271,20 @@ class UploadCollector:
         which it worked. `counted`: the attempt was already."""
         if not page:
             return []
-        failed: dict[bytes, str] = {}
+        problems: list[str | None] = [None] * len(page)
         try:
             objects.delete_many([upload.object_key for upload in page])
         except NotOwner:
             raise
         except AnalemmaError:
-            for upload in page:
-                try:
-                    _delete(objects, upload)
-                except NotOwner:
-                    raise
-                except AnalemmaError as exc:
-                    failed[upload.id] = str(exc)
+            problems = [_delete(objects, upload) for upload in page]
         hit(AFTER_OBJECT)
-        for upload in page:
-            if upload.id in failed:
-                self._fail(upload, failed[upload.id], counted=counted)
+        for upload, problem in zip(page, problems, strict=True):
+            if problem is not None:
+                self._fail(upload, problem, counted=counted)
             else:
                 self._note(upload, number, missing=upload.id in absent)
-        return [upload for upload in page if upload.id not in failed]
+        return [upload for upload, problem in zip(page, problems, strict=True) if problem is None]
 
     def _fail(self, upload: UploadRow, error: str, *, counted: bool) -> None:
         self._engine.write(lambda tx: self._try(tx, upload, error, counted=counted))
@@ -314,17 +309,19 @@ class UploadCollector:
         self._engine.write(move)
 
 
-def _delete(objects: ObjectStore, upload: UploadRow) -> None:
+def _delete(objects: ObjectStore, upload: UploadRow) -> str | None:
+    """Delete its object; why that did not work, if it did not."""
     try:
         objects.delete(upload.object_key)
-    except AnalemmaError:
+    except NotOwner:
+        raise
+    except AnalemmaError as exc:
         # Whoever may not delete may perhaps write: then the bucket's rules can do the rest. Nothing undoes a claim, so
         # the tag never becomes wrong; and nothing depends on it, so that it could not be set is nothing to tell.
-        try:
+        with suppress(AnalemmaError):
             objects.tag(upload.object_key, dict([ORPHAN_TAG]))
-        except AnalemmaError:
-            pass
-        raise
+        return str(exc)
+    return None
 
 
 def _sound(page: Sequence[UploadRow], refuse: Refuse) -> list[UploadRow]:
