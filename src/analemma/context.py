@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from analemma.errors import NotFound
@@ -28,7 +29,7 @@ class StoreContext:
     clock: Clock
     entropy: Entropy
 
-    @property
+    @cached_property
     def engine(self) -> Engine:
         """The catalog's, for those who have rows of their own in it."""
         return self.catalog.engine

@@ -146,10 +146,6 @@ class Collection:
         """Something is wrong."""
         self.complaints.append((problem, kind))
 
-    def sums(self) -> dict[str, int]:
-        """What is written down of a pass."""
-        return {name: getattr(self, name) for name in (*SUMS, "claimed", "objects")}
-
     @property
     def problems(self) -> tuple[str, ...]:
         return tuple(problem for problem, _ in self.complaints)

@@ -24,7 +24,7 @@ from analemma.catalog.port import TenantId
 from analemma.context import StoreContext, no_tenant
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit
-from analemma.gc.collection import Collection, GcStatus, Run, TenantCollection, pieces
+from analemma.gc.collection import SUMS, Collection, GcStatus, Run, TenantCollection, pieces
 from analemma.gc.mark import VERSIONS, Marks, Roots, Survey, read_roots
 from analemma.gc.uploads import Audit, Failure, UploadCollector, UploadRow
 from analemma.state.kernel import Kernel
@@ -301,8 +301,9 @@ class CollectorLease(Lease):
             if self._is_held(tx):
                 for tenant, (total, referenced) in sorted(counts.items()):
                     tx.execute("gc_set_count", tenant=tenant, total=total, referenced=referenced, number=self.number)
-            now = self._clock(tx)
-            tx.execute("gc_finish_run", state=state, reason=reason, now=now, number=self.number, **done.sums())
+            sums = {name: sum([getattr(each, name) for each in done.tenants]) for name in SUMS}
+            done_by = {"number": self.number, "state": state, "reason": reason, "now": self._clock(tx)}
+            tx.execute("gc_finish_run", **done_by, **sums, claimed=done.claimed, objects=done.objects)
             tx.execute("gc_finish", number=self.number)
 
         self._engine.write(move)
@@ -364,7 +365,9 @@ class _Pass:
                 lease.finish(f"{type(exc).__name__}: {exc}", done, self._counts)
             raise
         hit(BEFORE_FINISH)
-        reason = "; ".join(done.problems) or ("it was asked to stop" if done.stopped else None)
+        reason = "; ".join([problem for problem, _ in done.complaints]) or (
+            "it was asked to stop" if done.stopped else None
+        )
         lease.finish(reason, done, self._counts)
 
     def go(self, tenants: list[tuple[TenantId, str]]) -> None:

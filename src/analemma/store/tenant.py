@@ -68,7 +68,10 @@ class Tenant:
         )
         self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
         self.context = Context(
-            **vars(app.context),
+            catalog=app.catalog,
+            settings=app.settings,
+            clock=clock,
+            entropy=entropy,
             tenant=self.id,
             tenant_name=name,
             blocks=self.blocks,
