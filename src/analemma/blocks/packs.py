@@ -172,11 +172,8 @@ def object_metadata(
         "checksum": f"sha256:{pack.sha256.hex()}",
         "created_at": datetime.fromtimestamp(created_at_us / 1_000_000, UTC).isoformat(timespec="microseconds"),
     }
-    if workflow_id is not None:
-        metadata["workflow_id"] = _bounded(workflow_id)
-    if execution_id is not None:
-        metadata["execution_id"] = _bounded(execution_id)
-    return metadata
+    whose = {"workflow_id": workflow_id, "execution_id": execution_id}
+    return metadata | {name: _bounded(text) for name, text in whose.items() if text is not None}
 
 
 def _encode_footer(entries: Iterable[PackEntry]) -> bytes:

@@ -52,7 +52,7 @@ class UploadRow(NamedTuple):
     id: UploadId
     object_key: str
     size: int
-    claimed_from: str | None
+    claimed_from: str
     """`temp` or `ready`; of one that is not claimed yet, its state."""
     in_use: bool
     """Blocks lie in it, whatever its row says: it must not be claimed, nor its object deleted."""

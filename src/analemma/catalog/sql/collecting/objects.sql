@@ -1,15 +1,13 @@
 -- claimed [text] --
--- Uploads whose objects are to go, and whether blocks lie in them all the same.
-SELECT tenant, id, object_key, size, claimed_from,
+-- Uploads whose objects are to go, and whether blocks lie in them all the same, whichever tenant's.
+SELECT tenant, id, object_key, size, coalesce(claimed_from, state),
        EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id),
        coalesce(claimed_at, 0), deleted_at, reason, attempts
 FROM upload
 
 -- abandoned_uploads --
--- Intents whose commit has not come for long, and whether a block lies in them all the same, whichever tenant's.
-SELECT tenant, id, object_key, size, 'temp',
-       EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
-FROM upload
+-- Intents whose commit has not come for long.
+include claimed
 WHERE state = 'temp' AND created_at < :before AND (tenant, id) > (:after_tenant, :after_id)
 ORDER BY tenant, id LIMIT :limit
 
