@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from analemma.errors import NotFound
@@ -29,7 +28,7 @@ class StoreContext:
     clock: Clock
     entropy: Entropy
 
-    @cached_property
+    @property
     def engine(self) -> Engine:
         """The catalog's, for those who have rows of their own in it."""
         return self.catalog.engine

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.clock import Clock, SystemClock
 from analemma.errors import Invalid, Unavailable
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 TTL_S = 300
 TIMEOUT_S = 0.25
@@ -25,8 +22,23 @@ class RedisTier:
     """The tier behind an `Lru`. It may forget anything at any time, and others can write to it as well, so every value
     is checked against its id when read."""
 
-    def __init__(self, client: Redis, store_id: str, *, ttl_s: int = TTL_S, clock: Clock | None = None) -> None:
-        self._client = client
+    def __init__(
+        self, url: str, store_id: str, *, ttl_s: int = TTL_S, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+    ) -> None:
+        """On the Redis at `redis://`, `rediss://` or `unix://`; it need not be up."""
+        try:
+            from redis import Redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+        except ImportError as exc:
+            raise Unavailable("the Redis tier needs redis", hint="pip install 'analemma[redis]'") from exc
+        try:
+            self._client = Redis.from_url(
+                url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
+            )
+        except ValueError:
+            # The URL may hold a password, and the driver's text may hold the URL.
+            raise Invalid("not a Redis URL", hint="for example redis://host:6379/0") from None
         self._store_id = store_id
         self._ttl_s = ttl_s
         self._clock = clock or SystemClock()
@@ -70,23 +82,3 @@ class RedisTier:
         except Exception:
             # Broad on purpose: no fault of a cache, a driver or a network may become a failure of a read.
             self._resting_until = self._clock.monotonic() + REST_AFTER_FAILURE_S
-
-
-def open_redis_tier(
-    url: str, store_id: str, *, ttl_s: int = TTL_S, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
-) -> RedisTier:
-    """A tier on the Redis at `redis://`, `rediss://` or `unix://`; it need not be up."""
-    try:
-        from redis import Redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-    except ImportError as exc:
-        raise Unavailable("the Redis tier needs redis", hint="pip install 'analemma[redis]'") from exc
-    try:
-        client = Redis.from_url(
-            url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
-        )
-    except ValueError:
-        # The URL may hold a password, and the driver's text may hold the URL.
-        raise Invalid("not a Redis URL", hint="for example redis://host:6379/0") from None
-    return RedisTier(client, store_id, ttl_s=ttl_s, clock=clock)

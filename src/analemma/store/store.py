@@ -468,10 +468,10 @@ class Store:
         """Verified blocks, kept near."""
         if self.settings.redis_url is None:
             return Lru(self.settings.cache_bytes)
-        from analemma.blocks.redis_tier import open_redis_tier
+        from analemma.blocks.redis_tier import RedisTier
 
         store, ttl_s = self.catalog.store_id(), self.settings.redis_ttl_s
-        return Lru(self.settings.cache_bytes, open_redis_tier(self.settings.redis_url, store, ttl_s=ttl_s))
+        return Lru(self.settings.cache_bytes, RedisTier(self.settings.redis_url, store, ttl_s=ttl_s))
 
     @cached_property
     def foreign(self) -> ForeignObjects:

@@ -68,10 +68,7 @@ class Tenant:
         )
         self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
         self.context = Context(
-            catalog=app.catalog,
-            settings=app.settings,
-            clock=clock,
-            entropy=entropy,
+            **vars(app.context),
             tenant=self.id,
             tenant_name=name,
             blocks=self.blocks,

@@ -12,7 +12,7 @@ import pytest
 
 from analemma import BlockId
 from analemma.errors import Invalid
-from tests.ports.entry_points.objects import Lru, RedisTier, open_redis_tier
+from tests.ports.entry_points.objects import Lru, RedisTier
 from tests.redis_server import RedisServer, running_redis
 from tests.s3_server import CannotStart
 
@@ -66,14 +66,14 @@ def tier(server: RedisServer, clock: SteppingClock) -> Iterator[RedisTier]:
     client = redis.Redis.from_url(server.url)
     client.flushall()
     client.close()
-    tier = open_redis_tier(server.url, "store-1", timeout_s=2.0, clock=clock)
+    tier = RedisTier(server.url, "store-1", timeout_s=2.0, clock=clock)
     yield tier
     tier.close()
 
 
 def test_bodies_are_shared_between_processes_of_one_store(server: RedisServer, tier: RedisTier) -> None:
     tier.put_many(7, BODIES)
-    other = open_redis_tier(server.url, "store-1", timeout_s=5.0)
+    other = RedisTier(server.url, "store-1", timeout_s=5.0)
     stranger = BlockId(bytes(32))
     assert other.get_many(7, [*BODIES, stranger]) == BODIES
     other.close()
@@ -82,7 +82,7 @@ def test_bodies_are_shared_between_processes_of_one_store(server: RedisServer, t
 def test_what_another_process_left_in_redis_is_found_and_then_kept_near(server: RedisServer, tier: RedisTier) -> None:
     stranger = BlockId(bytes(32))
     Lru(far=tier).put_many(7, BODIES)
-    other = Lru(far=open_redis_tier(server.url, "store-1", timeout_s=5.0))
+    other = Lru(far=RedisTier(server.url, "store-1", timeout_s=5.0))
     assert other.get_many(7, [*BODIES, stranger]) == BODIES
     client = redis.Redis.from_url(server.url)
     client.flushall()
@@ -94,7 +94,7 @@ def test_what_another_process_left_in_redis_is_found_and_then_kept_near(server: 
 
 def test_stores_and_tenants_are_apart(server: RedisServer, tier: RedisTier) -> None:
     tier.put_many(7, BODIES)
-    other = open_redis_tier(server.url, "store-2", timeout_s=5.0)
+    other = RedisTier(server.url, "store-2", timeout_s=5.0)
     assert other.get_many(7, [*BODIES]) == {}
     assert tier.get_many(8, [*BODIES]) == {}
     other.close()
@@ -176,10 +176,10 @@ def test_a_late_answer_is_never_taken_for_the_next_one(
 
 
 def test_a_password_never_shows() -> None:
-    tier = open_redis_tier("redis://:hunter2@127.0.0.1:1/0", "store-1")
+    tier = RedisTier("redis://:hunter2@127.0.0.1:1/0", "store-1")
     assert "hunter2" not in repr(tier)
     assert tier.get_many(7, [*BODIES]) == {}
     tier.close()
     with pytest.raises(Invalid) as caught:
-        open_redis_tier("http://:hunter2@host", "store-1")
+        RedisTier("http://:hunter2@host", "store-1")
     assert "hunter2" not in str(caught.value)

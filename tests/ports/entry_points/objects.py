@@ -12,7 +12,6 @@ from analemma.blocks.port import check_prefix as check_prefix
 from analemma.blocks.port import is_transient as is_transient
 from analemma.blocks.port import open_objects as open_objects
 from analemma.blocks.redis_tier import RedisTier as RedisTier
-from analemma.blocks.redis_tier import open_redis_tier as open_redis_tier
 from analemma.blocks.store import BlockStore as BlockStore
 from analemma.blocks.store import Lru as Lru
 from analemma.clock import SystemClock as SystemClock
