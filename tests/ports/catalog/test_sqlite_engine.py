@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from analemma.errors import Timeout, Unavailable
-from tests.ports.entry_points.catalog import SqliteEngine, Transaction
+from tests.ports.entry_points.catalog import SQLITE_WRITER, SqliteEngine, Transaction
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[SqliteEngine]:
-    engine = SqliteEngine(tmp_path / "catalog.db", log_limit_bytes=1 << 20)
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteEngine]:
+    monkeypatch.setattr(f"{SQLITE_WRITER}.LOG_LIMIT_BYTES", 1 << 20)
+    engine = SqliteEngine(tmp_path / "catalog.db")
     engine.write(lambda tx: tx.script("CREATE TABLE tenant (id integer PRIMARY KEY, name text, body blob)"))
     yield engine
     engine.close()
@@ -43,9 +44,10 @@ def test_readers_cannot_write(engine: SqliteEngine) -> None:
     assert engine.one("find_tenant", name="one") is None
 
 
-def test_a_thread_waits_so_long_for_its_turn_to_write(tmp_path: Path) -> None:
+def test_a_thread_waits_so_long_for_its_turn_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute, unless it is told otherwise. It gives up its place, and nobody behind it waits for it."""
-    engine = SqliteEngine(tmp_path / "catalog.db", lock_timeout_s=0.05)
+    engine = SqliteEngine(tmp_path / "catalog.db")
+    monkeypatch.setattr(f"{SQLITE_WRITER}.TIMEOUT_S", 0.05)
     with ThreadPoolExecutor(1) as pool:
 
         def hold(tx: Transaction) -> None:
@@ -55,6 +57,7 @@ def test_a_thread_waits_so_long_for_its_turn_to_write(tmp_path: Path) -> None:
                     pool.submit(other).result(timeout=5)
 
         engine.write(hold)
+        monkeypatch.undo()
         pool.submit(add, engine, "one").result(timeout=60)
     assert engine.one("find_tenant", name="late") is None and engine.one("find_tenant", name="one") is not None
     engine.close()

@@ -27,6 +27,9 @@ from analemma.catalog.port import TenantId as TenantId
 from analemma.catalog.port import UploadId as UploadId
 from analemma.catalog.sql_catalog import SqlCatalog as SqlCatalog
 
+SQLITE_WRITER = "analemma.catalog.engine.sqlite.writer"
+"""Where a write to SQLite is told how long it may wait, and how long a log may become."""
+
 
 def identity_of(app: App) -> ownership.CatalogIdentity:
     """Which catalog this is."""

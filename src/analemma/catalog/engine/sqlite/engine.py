@@ -26,7 +26,7 @@ from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Refused
 from analemma.catalog.engine.sql import SQLITE, Lazy
 from analemma.catalog.engine.sqlite.errors import FAILURES, translate
 from analemma.catalog.engine.sqlite.memory import is_in_memory, remove_from_memory
-from analemma.catalog.engine.sqlite.writer import LOG_LIMIT_BYTES, PATIENCE_S, TIMEOUT_S, SqliteWriter, Synchronous
+from analemma.catalog.engine.sqlite.writer import PATIENCE_S, SqliteWriter, Synchronous
 from analemma.catalog.engine.wakeups import LogListener, Wakeups
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import hit
@@ -50,22 +50,16 @@ class SqliteEngine(Engine):
     """One database file, opened by one process.
 
     `synchronous="normal"` gives up durability against a power cut for about three times the commits per second; kill -9
-    stays harmless. In memory nothing is flushed. A write that does not get its turn within `lock_timeout_s` is a
-    Timeout, and so is one that waits for the same holder longer than `patience_s`; for a program that knows nothing of
-    turns it waits no longer either.
+    stays harmless. In memory nothing is flushed. A write that does not get its turn within a minute is a Timeout, and
+    so is one that waits for the same holder longer than `patience_s`; for a program that knows nothing of turns it
+    waits no longer either.
     """
 
     sql = SQLITE
     has_one_writer = True
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        synchronous: Synchronous = "full",
-        patience_s: float = PATIENCE_S,
-        lock_timeout_s: float = TIMEOUT_S,
-        log_limit_bytes: int = LOG_LIMIT_BYTES,
+        self, path: str | os.PathLike[str], *, synchronous: Synchronous = "full", patience_s: float = PATIENCE_S
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._types = ColumnTypes()
@@ -83,14 +77,8 @@ class SqliteEngine(Engine):
             if _identify(self.path) in _LOST_FILES:
                 raise lost_in_a_fork()
             try:
-                self._writer = SqliteWriter(
-                    self._connect,
-                    self.path,
-                    synchronous="off" if is_in_memory(self.path) else synchronous,
-                    timeout_s=lock_timeout_s,
-                    patience_s=patience_s,
-                    log_limit_bytes=log_limit_bytes,
-                )
+                kept: Synchronous = "off" if is_in_memory(self.path) else synchronous
+                self._writer = SqliteWriter(self._connect, self.path, synchronous=kept, patience_s=patience_s)
             except BaseException:
                 remove_from_memory(self.path)
                 raise
@@ -150,16 +138,15 @@ class SqliteEngine(Engine):
                 check_same_thread=False,  # a connection moves between threads, never used by two at once
                 cached_statements=512,
             )
+            try:
+                for name in controls:
+                    connection.executescript(SQLITE.statements[name].sql)
+            except BaseException:
+                connection.close()
+                raise
         except sqlite3.Error as exc:
             raise translate(exc, self.path) from exc
-        tx = SqliteTransaction(connection, self.statements, self.path, self._types)
-        try:
-            for name in controls:
-                tx.control(name)
-        except BaseException:
-            connection.close()
-            raise
-        return tx
+        return SqliteTransaction(connection, self.statements, self.path, self._types)
 
     def _present(self) -> SqliteWriter:
         if self._refusal is not None:

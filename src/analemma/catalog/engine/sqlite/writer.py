@@ -55,14 +55,6 @@ LONGEST_PAUSE_S = 0.001
 PAUSE_AT_THE_TURNSTILE_S = 0.002
 CHECKPOINT_PATIENCE_S = 0.2
 Synchronous = Literal["full", "normal", "off"]
-_PRAGMAS = (
-    "enforce_foreign_keys",
-    "checkpoint_every",
-    "limit_idle_log",
-    "temporary_in_memory",
-    "cache_for_writing",
-    "leave_free_pages_alone",
-)
 
 
 class _Batch:
@@ -122,15 +114,12 @@ class SqliteWriter:
         database: str,
         *,
         synchronous: Synchronous,
-        timeout_s: float,
         patience_s: float,
-        log_limit_bytes: int,
     ) -> None:
         """`connect` makes a connection on which the named statements are done, with patience of its own if it is given
         as `timeout_s`."""
         self._connect = connect
         self._synchronous = synchronous
-        self._timeout_s = timeout_s
         self._doubtful = False
         """The connection failed in a way that makes a new one wise."""
         self._turn = threading.RLock()
@@ -140,7 +129,7 @@ class SqliteWriter:
         """That of the thread whose turn it is."""
         self._begun = False
         self._log = f"{database}-wal"
-        self._log_limit = self._least_log_limit = log_limit_bytes
+        self._log_limit = LOG_LIMIT_BYTES
         self._until_log_check = LOG_CHECK_EVERY
         self._closed = False
         self._lock = FileLock(database, patience_s)
@@ -160,7 +149,7 @@ class SqliteWriter:
     def write(self, move: Callable[[Transaction], Result], *, durable: bool) -> Result:
         """Run `move` in a transaction, perhaps together with others; return when it is as durable as all are or, with
         `durable`, on the disk."""
-        request = _Request(self._timeout_s, move)
+        request = _Request(TIMEOUT_S, move)
         self._in_turn(request, self._lead)
         if request.error is not None:
             raise request.error
@@ -177,14 +166,9 @@ class SqliteWriter:
 
         def act(request: _Request) -> None:
             self._hold_file(request)
-            self._tx.control("temporary_in_files")
-            try:
-                self._tx.control("vacuum")
-            finally:
-                self._tx.control("temporary_in_memory")
-            self._tx.control("truncate_log")
+            self._connect("temporary_in_files", "vacuum", "truncate_log").connection.close()
 
-        self._in_turn(_Request(self._timeout_s), act)
+        self._in_turn(_Request(TIMEOUT_S), act)
 
     def close(self) -> None:
         """Wait for whoever is writing, then refuse."""
@@ -381,11 +365,11 @@ class SqliteWriter:
         except (OSError, AnalemmaError):
             # The commit before this is durable and must not be reported as failed; a later one tries again.
             return
-        self._log_limit = max(self._least_log_limit, size + size // 4)
+        self._log_limit = max(LOG_LIMIT_BYTES, size + size // 4)
 
     def _make(self) -> SqliteTransaction:
         """A connection to write on."""
-        return self._connect("probe", f"synchronous_{self._synchronous}", *_PRAGMAS)
+        return self._connect("probe", f"synchronous_{self._synchronous}", "prepare_to_write")
 
     def _switch_to_wal(self, database: str, patience_s: float) -> None:
         """Have the file keep a write-ahead log."""
@@ -396,7 +380,7 @@ class SqliteWriter:
                 return
         # Several processes may create the file at the same moment, and changing the mode does not wait while others so
         # much as look at it.
-        self._lock.acquire(time.monotonic() + self._timeout_s)
+        self._lock.acquire(time.monotonic() + TIMEOUT_S)
         try:
             deadline = time.monotonic() + patience_s
             while True:

@@ -62,27 +62,18 @@ PRAGMA synchronous = NORMAL
 -- For a database in memory, which a power cut takes along anyway.
 PRAGMA synchronous = OFF
 
--- enforce_foreign_keys [sqlite] --
+-- prepare_to_write [sqlite] --
+-- Settings of the connection that writes.
 -- Off by default in SQLite, per connection.
-PRAGMA foreign_keys = ON
-
--- checkpoint_every [sqlite] --
+PRAGMA foreign_keys = ON;
 -- Pages of log between checkpoints: 16 MB. The default 4 MB writes the same hot index pages back four times as often.
-PRAGMA wal_autocheckpoint = 4000
-
--- limit_idle_log [sqlite] --
+PRAGMA wal_autocheckpoint = 4000;
 -- After a burst the log file shrinks back to this when it is next reset: 64 MB.
-PRAGMA journal_size_limit = 67108864
-
--- temporary_in_memory [sqlite] --
+PRAGMA journal_size_limit = 67108864;
 -- Savepoints keep old pages in a temporary file otherwise, one system call each.
-PRAGMA temp_store = MEMORY
-
--- cache_for_writing [sqlite] --
+PRAGMA temp_store = MEMORY;
 -- 32 MB of pages: block ids are random, so every commit touches index pages all over; the default 2 MB reads them anew each time.
-PRAGMA cache_size = -32768
-
--- leave_free_pages_alone [sqlite] --
+PRAGMA cache_size = -32768;
 -- Some systems build SQLite so that it fills every page that becomes free with zeros, and logs it: deleting then writes as much as storing
 -- did. What was deleted is overwritten where a page is written anyway, and by what comes next; erasing for good is what keys are for.
 PRAGMA secure_delete = FAST
