@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -29,6 +30,23 @@ def steps() -> list[Statement]:
 
 def test_migrations_are_numbered_from_the_baseline_on() -> None:
     assert [each.number for each in migrations()] == [*range(BASELINE, BASELINE + len(migrations()))]
+
+
+def test_every_statement_has_a_name_of_its_own_and_says_what_it_is_for() -> None:
+    folder = Path(analemma.__file__).parent / "catalog" / "sql"
+    names: dict[str, list[str]] = {"sqlite": [], "postgres": []}
+    for file in (each for each in sorted(folder.glob("*/*.sql")) if each.parent.name != "schema"):
+        before, *blocks = re.split(r"^(?=-- \w+(?: \[\w+\])? --$)", file.read_text(), flags=re.MULTILINE)
+        assert not before.strip(), file
+        for block in blocks:
+            found = re.match(r"-- (\w+)(?: \[(\w+)\])? --\n-- .*\n", block)
+            assert found is not None, (file, block)
+            assert set(re.findall(r"^\[(\w+)\]", block, re.MULTILINE)) <= set(names), (file, block)
+            assert found[2] in (None, "part", "text", *names), (file, block)
+            for database in [found[2]] if found[2] in names else names:
+                names[database].append(found[1])
+    for database, given in names.items():
+        assert [name for name, count in Counter(given).items() if count > 1] == [], database
 
 
 def test_sqlite_understands_every_statement(migrated_directory: Path) -> None:

@@ -29,7 +29,6 @@ from typing import Literal, NamedTuple, TypeVar
 
 from analemma.catalog.engine.db import JOINED, Convert, Statement, as_array, as_json
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, parse_procedure
-from analemma.errors import Internal
 from analemma.failpoints import STEPS
 
 Dialect = Literal["sqlite", "postgres"]
@@ -40,7 +39,7 @@ NOT_OURS = ("schema", "foreign")
 
 _NAME = re.compile(r"^-- (\w+)(?: \[(\w+)\])? --$", re.MULTILINE)
 _INCLUDE = re.compile(r"^include (\w+)$", re.MULTILINE)
-_PURPOSE = re.compile(r"\s*(?:--.*\n)+")
+_PURPOSE = re.compile(r"\A\s*(?:--.*\n)+")
 _PROCEDURE = re.compile(_PURPOSE.pattern + r"\(")
 """What stands below the name of one."""
 _OWN = re.compile(r"^\[(\w+)\] ?(.*\n?)", re.MULTILINE)
@@ -91,7 +90,6 @@ class _Block(NamedTuple):
     name: str
     only: str | None
     text: str
-    source: str
 
 
 class Sql:
@@ -106,7 +104,7 @@ class Sql:
 
     @cached_property
     def _blocks(self) -> dict[str, _Block]:
-        return _by_name(block for file, text in _files() for block in self._blocks_of(text, file))
+        return {block.name: block for text in _texts() for block in self._blocks_of(text)}
 
     def every_statement(self) -> dict[str, Statement]:
         """All of them."""
@@ -117,14 +115,13 @@ class Sql:
         callable_ = (block for block in self._blocks.values() if block.only != PART and _PROCEDURE.match(block.text))
         return {block.name: self.procedures[block.name] for block in callable_}
 
-    def parse(self, text: str, *, source: str) -> dict[str, Statement]:
+    def parse(self, text: str) -> dict[str, Statement]:
         """The statements of another file."""
-        found = _by_name(self._blocks_of(text, source))
-        return {name: self._statement(block) for name, block in found.items()}
+        return {block.name: self._statement(block) for block in self._blocks_of(text)}
 
     def script(self, text: str) -> str:
         """A script of the schema."""
-        text = self._own(text, "schema")
+        text = self._own(text)
         if self.database == "postgres":
             return text.replace(") WITHOUT ROWID", ")")
         return self.translate(_SCHEMA.sub(_on_sqlite, text)).sql
@@ -149,32 +146,25 @@ class Sql:
                     STEPS[found.failpoint(number)] = f"before {step.sql}"
         return found
 
-    def _blocks_of(self, text: str, source: str) -> Iterator[_Block]:
+    def _blocks_of(self, text: str) -> Iterator[_Block]:
         pieces = _NAME.split(text)
-        if pieces[0].strip():
-            raise Internal(f"{source}: SQL before the first '-- name --'")
         texts: dict[str, str] = {}
         for name, only, block in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
-            found = _Block(name, only, _INCLUDE.sub(lambda line: texts[line[1]], block) if texts else block, source)
+            found = _Block(name, only, _INCLUDE.sub(lambda line: texts[line[1]], block) if texts else block)
             if only == TEXT:
                 texts[name] = self._read(found)
-            elif only == PART or not self._is_others(only, source):
+            elif not self._is_others(only):
                 yield found
 
     def _read(self, block: _Block) -> str:
         """Its text without the lines that say what it is for, and those of the other database."""
-        said = _PURPOSE.match(block.text)
-        if said is None:
-            raise Internal(f"{block.source}: {block.name} does not say what it is for")
-        return self._own(block.text[said.end() :], block.source).strip().rstrip(";")
+        return self._own(_PURPOSE.sub("", block.text, count=1)).strip().rstrip(";")
 
-    def _own(self, text: str, source: str) -> str:
-        return _OWN.sub(lambda line: "" if self._is_others(line[1], source) else line[2], text)
+    def _own(self, text: str) -> str:
+        return _OWN.sub(lambda line: "" if self._is_others(line[1]) else line[2], text)
 
-    def _is_others(self, only: str | None, source: str) -> bool:
-        if only not in (None, *DIALECTS):
-            raise Internal(f"{source}: there is no database {only}")
-        return only is not None and only != self.database
+    def _is_others(self, only: str | None) -> bool:
+        return only in DIALECTS and only != self.database
 
 
 SQLITE, POSTGRES = Sql("sqlite"), Sql("postgres")
@@ -268,21 +258,8 @@ def _ordinal(found: re.Match[str]) -> list[str]:
     return [found["columns"].split(",")[-1].strip()] if found["ordinality"] else []
 
 
-def _by_name(blocks: Iterator[_Block]) -> dict[str, _Block]:
-    found: dict[str, _Block] = {}
-    for block in blocks:
-        if block.name in found:
-            raise Internal(f"{block.source}: {block.name} is already defined in {found[block.name].source}")
-        found[block.name] = block
-    return found
-
-
 @cache
-def _files() -> list[tuple[str, str]]:
-    """Name and text of each file, in order."""
+def _texts() -> list[str]:
+    """The text of each file, in order."""
     files = sorted((Path(__file__).parents[1] / "sql").glob("*/*.sql"))
-    return [
-        (f"{file.parent.name}/{file.name}", file.read_text(encoding="utf-8"))
-        for file in files
-        if file.parent.name not in NOT_OURS
-    ]
+    return [file.read_text(encoding="utf-8") for file in files if file.parent.name not in NOT_OURS]

@@ -39,7 +39,7 @@ class ForeignThreads:
         self._cursor = cursor
         # Apart from the catalog's own statements: these are for tables that are not ours.
         file = resources.files("analemma.catalog") / "sql" / "foreign" / "threads.sql"
-        self._statements = sql.parse(file.read_text(encoding="utf-8"), source=file.name)
+        self._statements = sql.parse(file.read_text(encoding="utf-8"))
 
     def check(self, source: str) -> None:
         """Raise Invalid unless the tables of a saver are there."""

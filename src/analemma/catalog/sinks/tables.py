@@ -260,7 +260,7 @@ def _load(sql: Sql, quoted_table: str) -> dict[str, Statement]:
     """The statements for one table. An identifier cannot be a parameter, so it stands in their text."""
     file = resources.files("analemma.catalog") / "sql" / "foreign" / "sink_table.sql"
     text = file.read_text(encoding="utf-8").replace(_STANDS_FOR_TABLE, quoted_table)
-    return sql.parse(text, source=file.name)
+    return sql.parse(text)
 
 
 def _first_line(exc: Exception) -> str:
