@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from analemma.catalog.engine.db import blobs, integers
+from analemma.catalog.engine.db import ARRAYS
 from analemma.catalog.engine.postgres.engine import PostgresEngine
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.catalog.opening import open_catalog
@@ -146,7 +146,9 @@ def postgres_floor(connection: psycopg.Connection[Any], requests: Requests) -> R
         for request in requests(count):
             head, blocks, manifest, journal = floor_rows(request)
             _, ids, sizes, codecs, bodies = map(list, zip(*blocks, strict=True))
-            columns = [blobs(ids), integers(sizes), integers(codecs), blobs(bodies)]
+            kinds = ("bytea", "bigint", "bigint", "bytea")
+            given = (ids, sizes, codecs, bodies)
+            columns = [ARRAYS[kind](values) for kind, values in zip(kinds, given, strict=True)]
             rows.append([*head, request.tenant, *columns, *manifest[0], *journal[0]])
         started = time.perf_counter()
         for row in rows:

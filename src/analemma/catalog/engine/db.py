@@ -296,13 +296,13 @@ class Array(bytes):
     is guessed: psycopg's own dumper inspects every element in Python, which for a commit costs more than the commit."""
 
 
-def integers(values: Sequence[int | None], element: int = _INT8) -> Array:
+def _integers(values: Sequence[int | None], element: int = _INT8) -> Array:
     """bigint[], or integer[]"""
     size, pack = (8, _BIGINT.pack) if element == _INT8 else (4, _INTEGER.pack)
     return _array(element, len(values), [_NULL if value is None else pack(size, value) for value in values])
 
 
-def blobs(values: Sequence[bytes | None], element: int = _BYTEA) -> Array:
+def _blobs(values: Sequence[bytes | None], element: int = _BYTEA) -> Array:
     """bytea[]"""
     pack = _LENGTH.pack
     parts = []
@@ -314,16 +314,16 @@ def blobs(values: Sequence[bytes | None], element: int = _BYTEA) -> Array:
     return _array(element, len(values), parts)
 
 
-def texts(values: Sequence[str | None]) -> Array:
+def _texts(values: Sequence[str | None]) -> Array:
     """text[]"""
-    return blobs([None if value is None else value.encode() for value in values], _TEXT)
+    return _blobs([None if value is None else value.encode() for value in values], _TEXT)
 
 
 ARRAYS: Mapping[str, Callable[[Sequence[Any]], Array]] = {
-    "bigint": integers,
-    "integer": partial(integers, element=_INT4),
-    "bytea": blobs,
-    "text": texts,
+    "bigint": _integers,
+    "integer": partial(_integers, element=_INT4),
+    "bytea": _blobs,
+    "text": _texts,
 }
 """By the type of the elements."""
 

@@ -42,6 +42,8 @@ from typing import NamedTuple
 from analemma.errors import Conflict, Internal, OutcomeUnknown
 from analemma.failpoints import declare
 
+_HEADING = re.compile(r"\(((?:[^()]|\([^()]*\))*)\)(.*)", re.DOTALL)
+"""The parameters, of which some have columns in parentheses; and what follows."""
 _TABLE = re.compile(r"(\w+)\[\](?: by (\w+))? (?:\(([^)]*)\)|(\w+))")
 _STEP = re.compile(
     r"""(?:each\ (?P<each>\w+)(?P<left>\ left)?:\s*)?
@@ -126,7 +128,9 @@ class Procedure:
 
 def parse_procedure(name: str, body: str, find: Callable[[str], Procedure]) -> Procedure:
     """The procedure of this text; `find` gives those that it includes."""
-    heading, rest = _parameters(body)
+    found = _HEADING.match(body)
+    assert found is not None  # it begins with them
+    heading, rest = " ".join(found[1].split()), found[2]
     tables = {
         table: Table({ITSELF: plain} if plain else dict(_pairs(columns)), order or None)
         for table, order, columns, plain in _TABLE.findall(heading)
@@ -156,16 +160,6 @@ def _step(text: str) -> Step:
     rows = None if found["rows"] is None else int(found["rows"])
     left = found["left"] is not None
     return Step(found["sql"], found["each"], left, rows, *found.group("refusal", "new", "number"))
-
-
-def _parameters(body: str) -> tuple[str, str]:
-    """The text of the parameters, and what follows."""
-    depth = 0
-    for at, char in enumerate(body):
-        depth += (char == "(") - (char == ")")
-        if depth == 0:
-            return " ".join(body[1:at].split()), body[at + 1 :]
-    raise Internal("the parameters of a procedure do not end")
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:

@@ -36,8 +36,8 @@ OLDEST_SERVER = 140000
 USUAL = "analemma"
 FIRST = "public"
 """Where stores were before they had a schema of their own."""
-_PAUSES_S = [min(0.25, 0.002 * 2**attempt) for attempt in range(11)]
-"""Before each further attempt at a transaction that the server asks to be run again."""
+_PAUSES_S = (*(min(0.25, 0.002 * 2**attempt) for attempt in range(11)), None)
+"""After each attempt at a transaction that the server asks to be run again; None: it was the last."""
 
 
 class PostgresEngine(Engine):
@@ -107,25 +107,20 @@ class PostgresEngine(Engine):
     def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
         begin = () if alone else ("begin_write", "commit_durably") if durable else ("begin_write",)
 
-        def once() -> Result:
+        pauses = iter(_PAUSES_S)
+        while True:
             try:
                 with self._lent(*begin) as tx:
                     return move(tx)
-            except ConnectionDropped as exc:
-                if alone:
-                    raise outcome_unknown(self.pool.server) from exc
-                raise
-
-        for pause_s in _PAUSES_S:
-            try:
-                return once()
             except Unavailable as exc:
+                if alone and isinstance(exc, ConnectionDropped):
+                    raise outcome_unknown(self.pool.server) from exc
                 # Deadlocks and serialization failures.
-                if not exc.facts.get("retry"):
+                pause_s = next(pauses) if exc.facts.get("retry") else None
+                if pause_s is None:
                     raise
             # Jitter, so that two transactions that collided do not meet again in step.
             time.sleep(random.uniform(0.5, 1.5) * pause_s)
-        return once()
 
     def wakeups(self) -> Wakeups:
         def connect() -> PostgresTransaction:
@@ -335,7 +330,6 @@ class Names:
     the schema, `{channel}` what its workers listen to, and `{number}` tells its advisory locks from those of others."""
 
     def __init__(self, schema: str) -> None:
-        self.schema = schema
         number = int.from_bytes(hashlib.sha256(schema.encode()).digest()[:6])
         # Of the first they are what they always were: a program of an earlier release may be there, too.
         is_first = schema == FIRST
@@ -354,7 +348,7 @@ class Names:
         """The same with the schema before every name that is ours."""
         for token, stands_for in self._tokens.items():
             sql = sql.replace(token, stands_for)
-        before = f'"{self.schema}".'
+        before = self._tokens["{schema}"] + "."
         return _ours().sub(lambda found: found[0] if found["other"] else found[0] + before, sql).encode()
 
 
