@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,14 @@ def left_by(ending: str) -> Path:
     done = subprocess.run([sys.executable, "-c", PROGRAM, ending], capture_output=True, text=True)
     assert done.returncode == (-signal.SIGKILL if ending == "kill" else 0), done
     return Path(done.stdout.strip())
+
+
+def test_whoever_reads_while_a_store_is_closed_reads_to_the_end() -> None:
+    app = analemma.open("sqlite:///:memory:")
+    with ExitStack() as stack:
+        readers = [stack.enter_context(app.catalog.engine.snapshot()) for _ in range(3)]
+        app.close()
+        assert [reader.value("tenant_count") for reader in readers] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("ending", ["close", "end"])

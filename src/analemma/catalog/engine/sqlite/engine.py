@@ -162,7 +162,8 @@ class SqliteEngine(Engine):
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal()
-            tx = self._connect("refuse_writes")
+            # Looked at, so that its log is open, too: in memory nothing can be opened any more once this is closed.
+            tx = self._connect("refuse_writes", "probe")
             self._readers.add(tx)
             return tx
 
