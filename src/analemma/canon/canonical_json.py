@@ -17,8 +17,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from itertools import chain
-from math import copysign, isfinite
+from math import isfinite
 from typing import Any, Final
 
 import orjson
@@ -113,28 +114,6 @@ def parse_json(data: bytes) -> Any:
     return value
 
 
-def format_double(number: float) -> str:
-    """A finite double as ECMAScript's Number::toString writes it, which is what RFC 8785 asks for."""
-    if number == 0:
-        return "0"
-    sign, number = ("-", -number) if number < 0 else ("", number)
-    mantissa, _, exponent = repr(number).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    # The number is 0.DIGITS * 10**point.
-    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
-    digits = digits.rstrip("0")
-    count = len(digits)
-    if count <= point <= 21:
-        return f"{sign}{digits}{'0' * (point - count)}"
-    if 0 < point <= 21:
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    if -6 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    rest = f".{digits[1:]}" if count > 1 else ""
-    return f"{sign}{digits[0]}{rest}e{point - 1:+d}"
-
-
 def _levels(value: Any) -> Iterator[list[Any]]:
     """A value, then what is in it, level by level; Invalid if there are too many."""
     level = [value]
@@ -156,17 +135,13 @@ def _without_odd_floats(value: Any, text: bytes, odd: list[float]) -> bytes:
     # provably right: a form that occurs exactly as often as such floats do is in no string.
     shorter = text.replace(b".0,", b",").replace(b".0}", b"}").replace(b".0]", b"]") if whole else text
     if (
-        any([not x.is_integer() and abs(x) >= 1e-6 for x in odd] if len(whole) < len(odd) else ())
+        (len(whole) < len(odd) and any(1e-6 <= abs(x) < 1e-5 for x in odd))
         or (whole and (min(whole) <= -1e16 or max(whole) >= 1e16))
-        or (b"-0.0" in text and any(map(_is_negative_zero, whole)))
+        or (b"-0.0" in text and "-0.0" in map(str, whole))
         or len(text) - len(shorter) != 2 * len(whole)
     ):
         return _encode_settled(value)
     return shorter
-
-
-def _is_negative_zero(number: float) -> bool:
-    return number == 0 and copysign(1, number) < 0
 
 
 def _may_mix_planes(value: Any, text: bytes) -> bool:
@@ -201,10 +176,10 @@ def _settle(value: Any) -> Any:
         size = abs(value)
         if size <= 2.0**53 and value.is_integer():
             return int(value)
-        # From 1e21 on, older encoders leave out the sign of the exponent.
         if size < 1e-6 or 1e-5 <= size <= 2.0**53:
             return value
-        return Fragment(format_double(value))
+        # From 1e21 on, Python has the form that RFC 8785 asks for, and older encoders leave out the exponent's sign.
+        return Fragment(repr(value) if size >= 1e21 else f"{Decimal(repr(value)):f}".removesuffix(".0"))
     if kind is int and not -(2**63) <= value < 2**64:
         return Fragment(_format_integer(value))
     return value
