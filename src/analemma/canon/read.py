@@ -101,8 +101,7 @@ class NodeCache:
     What is here was verified when it was fetched or is what we made ourselves. It says nothing about what is stored:
     an edit comes here only for what its own base leads to."""
 
-    def __init__(self, most: int = CACHED_NODES) -> None:
-        self._most = most
+    def __init__(self) -> None:
         # Each of the calls below is one step of the interpreter, so threads need no lock.
         self._loaded: OrderedDict[BlockId, Loaded] = OrderedDict()
 
@@ -121,7 +120,7 @@ class NodeCache:
         """Keep a node, in place of those that were not asked for the longest."""
         if loaded.node.kind in ("list", "map"):
             self._loaded[block] = loaded
-            if len(self._loaded) > self._most:
+            if len(self._loaded) > CACHED_NODES:
                 self._loaded.popitem(last=False)
 
 
@@ -296,11 +295,13 @@ class Reader:
         self._unknown = unknown
         self._bytes: dict[BlockId, bytes] = {}
         self._nodes: dict[BlockId, Node] = {}
+        # Kept until the value is there: freed before, what they leave goes back to the system and is asked for again,
+        # page by page, which takes a tenth of a read.
         self._sizes: dict[BlockId, int] = {}
         self._below: dict[BlockId, list[BlockId]] = {}
 
     def read_many(self, roots: Sequence[BlockId]) -> list[Any]:
-        """The values of these trees, in their order; one fetch per level of the deepest."""
+        """The values of these trees, in their order; one fetch per level of the deepest. To be asked once."""
         self._load(roots)
         return [self._tree(root, 0) for root in roots]
 
@@ -316,10 +317,7 @@ class Reader:
 
     def _load(self, roots: Sequence[BlockId]) -> None:
         # Names of their own: the loop runs once for each block of a state.
-        bytes_, nodes = self._bytes, self._nodes = {}, {}
-        # Kept until the value is there: freed before, what they leave goes back to the system and is asked for again,
-        # page by page, which takes a tenth of a read.
-        sizes, below = self._sizes, self._below = {}, {}
+        bytes_, nodes, sizes, below = self._bytes, self._nodes, self._sizes, self._below
         frontier = list(dict.fromkeys(roots))
         rounds = 0
         while frontier:

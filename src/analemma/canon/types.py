@@ -77,23 +77,19 @@ class TypeRegistry:
         """Teach a type of your own: `encode` to storable values, `decode` back."""
         self._remember(TypeCodec(name, cls, encode, decode))
 
-    def for_value(self, value: object) -> TypeCodec | None:
-        """The codec that writes this value, by its exact type."""
+    def taken_apart(self, value: object) -> Tagged | None:
+        """What this value is written as, by its exact type; None when no codec does, Invalid when its own cannot."""
         cls = type(value)
         codec = self._by_type.get(cls)
         if codec is not None and self._by_name[codec.name].type is not cls:
             raise Invalid(
                 f"{codec.name} was defined again, and this value is of the older class", hint="make the value anew"
             )
-        if codec is None and (codec := _structural_codec(cls, _class_name(cls))) is not None:
-            self._remember(codec)
-        return codec
-
-    def taken_apart(self, value: object) -> Tagged | None:
-        """What this value is written as; None when no codec does, Invalid when its own cannot."""
-        codec = self.for_value(value)
         if codec is None:
-            return None
+            codec = _structural_codec(cls, _class_name(cls))
+            if codec is None:
+                return None
+            self._remember(codec)
         try:
             return Tagged(codec.name, codec.encode(value))
         except Invalid:
