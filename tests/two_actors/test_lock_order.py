@@ -36,21 +36,28 @@ def put(saver: AnalemmaSaver, checkpoint: str, *, thread: str = "T", namespace: 
     saver.put(place, value, {"source": "loop", "step": 1, "parents": {}}, {"x": checkpoint})
 
 
-@pytest.mark.parametrize("point", ["commit.before_commit", "apply.before_commit"])
-def test_a_branch_begun_while_its_thread_is_deleted_is_never_without_its_workflow(server: Store, point: str) -> None:
-    with server.open() as app, server.open() as other:
+@pytest.mark.parametrize("procedure", ["commit_checkpoint", "settle_pending"])
+def test_a_branch_begun_while_its_thread_is_deleted_is_never_without_its_workflow(
+    server: Store, procedure: str
+) -> None:
+    failpoints.wait_at_steps(server.url)
+    *_, last = [name for name in failpoints.steps() if name.startswith(f"{procedure}.") and name[-1].isdigit()]
+    with server.open() as app, server.open() as other, connect(server.url, autocommit=True) as holder:
         saver, kernel = AnalemmaSaver(app, owner="lg"), other.kernel
         put(saver, "0001")
 
         def begin() -> None:
-            if point == "commit.before_commit":
+            if procedure == "commit_checkpoint":
                 put(AnalemmaSaver(other, owner="lg"), "0002", namespace="sub")
             else:
                 kernel.wait_for(kernel.checkpoint_async({"x": 1}, workflow_id="T", owner_id="lg", branch="sub"))
 
-        with failpoints.paused(point, begin) as held, beside(lambda: saver.delete_thread("T")) as deleting:
-            wait_for_waiting(server.url, deleting)
-            held.go_on()
+        holder.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"{procedure}.{last}"])
+        with beside(begin) as beginning:
+            wait_for_waiting(server.url, beginning)
+            with beside(lambda: saver.delete_thread("T")) as deleting:
+                wait_for_waiting(server.url, beginning, deleting)
+                holder.execute("SELECT pg_advisory_unlock_all()")
         assert not app.kernel.list_workflows(owner_id="lg").items
         assert list(saver.list({"configurable": {"thread_id": "T"}})) == []
         with connect(server.url) as connection:

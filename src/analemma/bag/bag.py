@@ -33,10 +33,9 @@ from analemma.state.arguments import (
     place,
 )
 from analemma.state.commits import Proposal
+from analemma.state.contents import digest, empty_state, latest_version, read_state
 from analemma.state.kernel import Kernel
-from analemma.state.load import latest_version, read_state
 from analemma.state.records import Commit
-from analemma.state.save import digest, empty_state
 
 # Loaded by who rebases: every program has the verbs.
 if TYPE_CHECKING:
@@ -468,7 +467,8 @@ class _Save:
         if head is None:
             check_new_branch(request.key.branch)
         base = None if head is None else self._kernel._commits.manifest(head.manifest)
-        return Proposal(
+        return Proposal.on(
+            base,
             request.key,
             Edited(edited.root, (*edited.blocks, *self._metadata_blocks)),
             head,
@@ -477,8 +477,6 @@ class _Save:
             segment=request.segment_id,
             message=request.message,
             metadata=self._metadata,
-            config=None if base is None else base.config,
-            segments=None if base is None else base.segments,
             idempotency_key=request.idempotency_key,
             fingerprint=self._fingerprint,
         )

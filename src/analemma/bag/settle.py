@@ -22,7 +22,7 @@ from analemma.canon.read import MISSING
 from analemma.canon.trees import Trees
 from analemma.errors import AnalemmaError
 from analemma.state.arguments import DeltaUpdate, read_delta
-from analemma.state.save import apply_update, empty_state
+from analemma.state.contents import apply_update, empty_state
 
 
 def _at(bag: TrackedDict, path: Path) -> Any:

@@ -208,7 +208,6 @@ class CommitRequest:
     tenant: TenantId
     expected: Head | None
     """The head this was built on; None: the branch must not exist yet."""
-    head: Head
     manifest: Version
     record: JournalRow
     blocks: tuple[BlockRow, ...]
@@ -224,14 +223,19 @@ class CommitRequest:
     rows: tuple[RowChange, ...] = ()
     """What else becomes visible with it, changed last and in this order."""
 
+    @property
+    def head(self) -> Head:
+        """Where the branch stands afterwards."""
+        return Head(self.manifest.key, self.manifest.id, self.manifest.version, self.record.seq, self.record.hash)
+
 
 class Committed(NamedTuple):
     """What a commit came to."""
 
     stored: frozenset[BlockId] = frozenset()
     """The blocks that were not there before; none when the answer was lost and read back."""
-    receipt: bytes | None = None
-    """That of the commit which happened under the same idempotency key before: this one did not."""
+    known: Idempotency | None = None
+    """What was committed under the same idempotency key before, perhaps for another request: this one was not."""
 
 
 class Upload(NamedTuple):
@@ -360,9 +364,9 @@ class KernelCatalog(Protocol):
         """Those of the blocks that exist; one round trip for any number."""
 
     def commit(self, request: CommitRequest) -> Committed:
-        """Make it all visible, durably. Raises and changes nothing: HeadMoved (`found`: Head or None), Expired (a base
-        is gone; `manifest`), Conflict (`kind` conflict: other request under the same idempotency key; an upload was
-        collected meanwhile; or one of `rows` did not find what it has to change), Unavailable, OutcomeUnknown."""
+        """Make it all visible, durably. Raises and changes nothing: HeadMoved (`found`: Head or None; perhaps the same
+        request was faster), Expired (a base is gone; `manifest`), Conflict (`kind` conflict: an upload was collected
+        meanwhile, or one of `rows` did not find what it has to change), Unavailable, OutcomeUnknown."""
 
     def head(self, tenant: TenantId, key: BranchKey) -> Head | None:
         """Where the branch stands."""

@@ -11,7 +11,7 @@ from typing import cast
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.schema import migrate
-from analemma.catalog.kernel import commits, pending, records, versions
+from analemma.catalog.kernel import commits, pending, versions
 from analemma.catalog.langgraph.carried_writes import carry
 from analemma.catalog.langgraph.threads import ThreadRows
 from analemma.catalog.names import check_part, check_tenant, check_texts
@@ -43,7 +43,7 @@ class SqlCatalog:
 
     commit = commits.commit
     receipt = commits.receipt
-    append = records.append
+    append = commits.append
     head = versions.head
     head_and_pending = versions.head_and_pending
     manifest = versions.manifest

@@ -24,8 +24,8 @@ from analemma.flows.walking import Position
 from analemma.flows.working_state import WorkingState
 from analemma.state.arguments import CURRENT_HEAD, DeltaUpdate, place
 from analemma.state.commits import Proposal
+from analemma.state.contents import apply_update
 from analemma.state.records import CONFIGURED, FORKED, ROLLED_BACK, Commit, Manifest
-from analemma.state.save import apply_update
 from analemma.state.segments import all_segments, make_list, packed_segment, read_segments
 
 CACHED_PLANS: Final = 100

@@ -26,7 +26,7 @@ from analemma.flows.naming import path_tokens
 from analemma.flows.store_errors import StoreErrors
 from analemma.payloads.rings import ALWAYS_EXCLUDED, RESERVED_PREFIXES, RING_RESTRICTIONS, visible_fields
 from analemma.state.arguments import DeltaUpdate, is_reserved, read_delta
-from analemma.state.save import apply_update
+from analemma.state.contents import apply_update
 
 T = TypeVar("T")
 Guard = Callable[[BlockId, Callable[[], T]], T]

@@ -34,8 +34,8 @@ from analemma.payloads.pointers import (
 )
 from analemma.payloads.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
 from analemma.state.arguments import check_name, check_segment
+from analemma.state.contents import path_of
 from analemma.state.kernel import Kernel
-from analemma.state.load import path_of
 
 T = TypeVar("T")
 Route = Literal["whole", "partial"]

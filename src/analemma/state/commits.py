@@ -53,7 +53,7 @@ from analemma.state.records import (
 )
 
 if TYPE_CHECKING:
-    from analemma.state.pending import Pending
+    from analemma.state.checkpoints import Pending
 
 T = TypeVar("T")
 
@@ -94,22 +94,24 @@ class Proposal(NamedTuple):
     events: tuple[OutboxEvent, ...] = ()
     """For the outbox, beside what is told of the commit itself."""
 
+    @classmethod
+    def on(cls, base: Manifest | None, key: BranchKey, tree: Edited, head: Head | None, **said: Any) -> Proposal:
+        """One that keeps the configuration and the segments of the version it is built on."""
+        config, segments = (None, None) if base is None else (base.config, base.segments)
+        return cls(key, tree, head, config=config, segments=segments, **said)
+
 
 class Draft(NamedTuple):
     """A proposal, ready for the catalog."""
 
     request: CommitRequest
-    receipt: Receipt
     manifest: Manifest
     emitted: tuple[Block, ...]
 
-
-class _OwnHead(NamedTuple):
-    """Where the last commit from here left a branch."""
-
-    head: Head
-    alone: bool
-    """Whether the commit before it was from here too."""
+    @property
+    def receipt(self) -> Receipt:
+        """What proves it, once it is committed."""
+        return Receipt.of(self.request.manifest, self.request.record)
 
 
 class Commits:
@@ -127,7 +129,8 @@ class Commits:
         self._entropy = context.entropy
         self.announcer = announcer
         self._manifests: dict[BlockId, Manifest] = {}
-        self._own_heads: dict[BranchKey, _OwnHead] = {}
+        self._own_heads: dict[BranchKey, tuple[Head, bool]] = {}
+        """Where the last commit from here left a branch, and whether the one before it was from here too."""
 
     def commit(self, proposal: Proposal) -> Commit:
         """Make the proposal the branch's new head, durably; HeadMoved, with nothing changed, if the head is another by
@@ -142,12 +145,12 @@ class Commits:
         that cannot be made at all raises anything but HeadMoved."""
         carried = Carried()
         try:
-            own = self._own_heads.get(key)
+            own, alone = self._own_heads.get(key, (None, False))
             # Where the branch stands if nobody else works on it: where the last commit from here left it. The commit
             # compares, so a wrong guess costs time and nothing else; a right one saves a look before every commit.
-            if own is not None and own.alone and (isinstance(expected, CurrentHead) or own.head.manifest == expected):
+            if own is not None and alone and (isinstance(expected, CurrentHead) or own.manifest == expected):
                 try:
-                    guess = propose(own.head)
+                    guess = propose(own)
                 except AnalemmaError:
                     guess = None  # The real head tells.
                 if guess is not None:
@@ -174,11 +177,7 @@ class Commits:
     def known(self, key: BranchKey, idempotency_key: str | None, fingerprint: bytes) -> Commit | None:
         """The commit that was made under an idempotency key; Conflict if it was another request's."""
         known = None if idempotency_key is None else self._catalog.receipt(self._tenant, key, idempotency_key)
-        if known is None:
-            return None
-        if known.fingerprint != fingerprint:  # guard: key.kernel
-            raise other_request(known.key)
-        return Commit.of(decode_receipt(known.receipt))
+        return None if known is None else Commit.of(decode_receipt(receipt_for(known, fingerprint)))
 
     def once(
         self, key: BranchKey, idempotency_key: str | None, fingerprint: bytes, commit: Callable[[], Commit]
@@ -273,24 +272,25 @@ class Commits:
         draft = self.draft(proposal, carried, guessed=guessed, behind=behind)
         request = draft.request
         try:
-            stored, before = self._catalog.commit(request)
+            stored, known = self._catalog.commit(request)
         except HeadMoved as exc:
             # There is no head, and yet none can begin as the first of its name: one was deleted.
             behind = None if proposal.expected or behind or exc.found else self.left_off(proposal.key)
             if behind is None:
                 raise
             return self._commit(proposal, carried, behind=behind)
-        if before is not None:
-            return Commit.of(decode_receipt(before))
+        if known is not None:
+            return Commit.of(decode_receipt(receipt_for(known, proposal.fingerprint)))
         if request.events:
             self.announcer.wake()
         self._blocks.remember(draft.emitted)
-        self._remember(request.head.manifest, draft.manifest)
+        self._remember(request.manifest.id, draft.manifest)
         key = proposal.key
-        own = self._own_heads.get(key)
+        own, _ = self._own_heads.get(key, (None, False))
         if len(self._own_heads) >= REMEMBERED_HEADS:
             self._own_heads.clear()
-        self._own_heads[key] = _OwnHead(request.head, proposal.expected == (None if own is None else own.head))
+        row, record = request.manifest, request.record
+        self._own_heads[key] = Head(key, row.id, row.version, record.seq, record.hash), proposal.expected == own
         return Commit.of(
             draft.receipt,
             block_ids=tuple([block.hex() for block in sorted(stored)]),
@@ -348,19 +348,17 @@ class Commits:
             version=version,
             facts=proposal.facts,
         )
-        head = Head(proposal.key, block.id, version, record.seq, record.hash)
-        receipt = Receipt(proposal.key, block.id, version, parent, manifest.root.id, record.seq, record.hash)
-        idempotency = None
+        row, idempotency, events = manifest.row(block.id), None, proposal.events
         if proposal.idempotency_key is not None:
-            idempotency = Idempotency(proposal.idempotency_key, proposal.fingerprint, encode_receipt(receipt))
-        events = proposal.events
+            receipt = encode_receipt(Receipt.of(row, record))
+            idempotency = Idempotency(proposal.idempotency_key, proposal.fingerprint, receipt)
         if self._clock.monotonic() >= self.announcer.watch.idle_until_s:
+            head = Head(row.key, row.id, version, record.seq, record.hash)
             events = (*self.announcer.committed([head]), *events)
         request = CommitRequest(
             tenant=self._tenant,
             expected=expected,
-            head=head,
-            manifest=manifest.row(block.id),
+            manifest=row,
             record=record,
             blocks=prepared.rows,
             bases=proposal.bases,
@@ -370,7 +368,7 @@ class Commits:
             unless_pending=guessed,
             rows=() if proposal.rows is None else tuple(proposal.rows(block.id)),
         )
-        return Draft(request, receipt, manifest, emitted)
+        return Draft(request, manifest, emitted)
 
     def left_off(self, key: BranchKey) -> Head | None:
         """Where a branch ended that was deleted, if one was: another of its name goes on from there."""
@@ -378,6 +376,13 @@ class Commits:
         if row is None or row.kind != DELETED or row.manifest is None:
             return None
         return Head(key, row.manifest, read_record(row)["facts"]["version"], row.seq, row.hash)
+
+
+def receipt_for(known: Idempotency, fingerprint: bytes | None) -> bytes:
+    """The receipt of what was committed under a key, for whoever asks for the same again; Conflict for others."""
+    if known.fingerprint != fingerprint:  # guard: key.kernel
+        raise other_request(known.key)
+    return known.receipt
 
 
 def _moved(key: BranchKey, expected: BlockId | None, found: Head | None) -> HeadMoved:

@@ -29,7 +29,7 @@ from analemma.state.arguments import (
     place,
 )
 from analemma.state.commits import Proposal
-from analemma.state.load import path_of
+from analemma.state.contents import path_of
 from analemma.state.records import FORKED, ROLLED_BACK, Commit, manifest_links
 from analemma.state.workflows import decision_of
 

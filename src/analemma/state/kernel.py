@@ -8,10 +8,9 @@ from analemma.context import Context
 from analemma.errors import NotFound
 from analemma.state import (
     checkpoints,
+    contents,
     history,
-    load,
     removal,
-    save,
     segments,
     workflows,
 )
@@ -35,8 +34,8 @@ class Kernel:
     >>> app.close()
     """
 
-    save_state_delta = save.save_state_delta
-    load_fields = load.load_fields
+    save_state_delta = contents.save_state_delta
+    load_fields = contents.load_fields
     diff = history.diff
     blame = history.blame
     watch = history.watch

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     Block,
+    BlockId,
     Link,
     Wire,
     block_id,
@@ -248,6 +248,11 @@ class Receipt:
     root: BlockId
     journal_seq: int
     journal_tip: bytes
+
+    @classmethod
+    def of(cls, version: Version, record: JournalRow) -> Receipt:
+        """The receipt of a version that this record tells of."""
+        return cls(version.key, version.id, version.version, version.parent, version.root, record.seq, record.hash)
 
 
 def encode_receipt(receipt: Receipt) -> bytes:

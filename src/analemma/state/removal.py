@@ -22,7 +22,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes
 from analemma.catalog.engine.db import Transaction, send
 from analemma.catalog.engine.procedures import Refused
-from analemma.catalog.kernel.commits import change_rows
+from analemma.catalog.kernel.commits import Recorded, change_rows
 from analemma.catalog.kernel.versions import branch_columns
 from analemma.catalog.langgraph.threads import CheckpointRow
 from analemma.catalog.outbox.lanes import check_events, in_lanes
@@ -238,7 +238,7 @@ def _do(
 
     HeadMoved, with nothing changed, if one of them is elsewhere by now, if a `whole` workflow has others, or if a
     checkpoint waits and `stays`; Conflict if a name is used again, or a run goes on that is not `forced` to end."""
-    from analemma.state.pending import write_failure
+    from analemma.state.checkpoints import write_failure
 
     engine, tenant, now_us = kernel._context.engine, kernel._tenant, kernel._clock.now_us()
     gone, records, after = [], [], []
@@ -248,7 +248,7 @@ def _do(
         if kind is not None:
             facts = {"version": head.version}
             record = next_record(own.key, head, kind=kind, manifest=head.manifest, at_us=now_us, facts=facts)
-            records.append(_Gone(own, record))
+            records.append(Recorded(own.key, record))
             after.append(replace(own, journal_seq=record.seq, journal_tip=record.hash))
         gone.append(_Gone(head, record))
     announcer = kernel._commits.announcer

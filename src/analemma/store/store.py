@@ -22,7 +22,7 @@ from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.context import StoreContext
 from analemma.errors import Denied, Invalid
 from analemma.settings import Settings, redact
-from analemma.state.pending import Pending
+from analemma.state.checkpoints import Pending
 from analemma.store.tenant import Tenant as Tenant
 
 # What only some programs use is imported by the property that makes it: a command that prints a log should not wait for

@@ -14,9 +14,9 @@ from analemma.catalog.port import BranchKey, Head
 from analemma.context import Context
 from analemma.errors import Invalid
 from analemma.state.arguments import MAIN, branch_key
+from analemma.state.checkpoints import Pending
 from analemma.state.commits import Commits
 from analemma.state.events import Announcer
-from analemma.state.pending import Pending
 from analemma.state.records import Manifest
 
 # What only some programs use is imported by the property that makes it: a command that prints a log should not wait for

@@ -11,8 +11,8 @@ from analemma.catalog.port import BranchKey, Tag, Verdict, Version
 from analemma.errors import Invalid, NotFound
 from analemma.state import history
 from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, DeltaUpdate, branch_key, place
+from analemma.state.contents import read_fields, read_state
 from analemma.state.history import roll_back
-from analemma.state.load import read_fields, read_state
 from analemma.state.records import Commit, Receipt
 from analemma.state.workflows import Branch
 from analemma.store.provenance import read_metadata, why_of

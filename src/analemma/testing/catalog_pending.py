@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.kernel.pending import Delta, PendingEntry, Settlement
+from analemma.catalog.kernel.pending import PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, KernelCatalog, TenantId
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.errors import AnalemmaError, Conflict
@@ -25,9 +25,9 @@ OTHER = BranchKey("ann", "other")
 def make_entry(key: BranchKey = KEY, body: bytes | None = None, **columns: Any) -> PendingEntry:
     """An entry with content of its own."""
     data = os.urandom(24) if body is None else body
-    delta = Delta(codec=0, size=len(data), body=data, digest=hashlib.sha256(data).digest())
+    kept: dict[str, Any] = {"codec": 0, "size": len(data), "digest": hashlib.sha256(data).digest(), "body": data}
     known = {"created_at_us": 1_000_000, "idempotency_key": None, "fingerprint": None, **columns}
-    return PendingEntry(key, os.urandom(16), delta=delta, **known)
+    return PendingEntry(key, os.urandom(16), **known, **kept)
 
 
 def make_settlement(

@@ -54,7 +54,6 @@ def make_request(
     return CommitRequest(
         tenant=tenant,
         expected=expected,
-        head=Head(key, body.id, version, seq, tip),
         manifest=Version(body.id, key, version, parent, body.id, 1_000_000 + version, "run-1", 3, message),
         record=JournalRow(seq, "commit", body.id, record, tip, 1_000_000 + version),
         blocks=(*blocks, body),

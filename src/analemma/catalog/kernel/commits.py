@@ -1,30 +1,30 @@
-"""A commit: one procedure, one transaction; what it takes, and what whoever is refused is told. Whether one
-happened whose answer was lost is looked up (`engine.db.send`)."""
+"""Commits, and journal records that leave the head's version alone (tags, pins, decisions, expiries, each with its
+rows): one procedure, one transaction; what it takes, and what whoever is refused is told. Whether one happened whose
+answer was lost is looked up (`engine.db.send`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Transaction, send
 from analemma.catalog.engine.procedures import Refused
-from analemma.catalog.kernel.versions import read_head
+from analemma.catalog.kernel.versions import branch_columns, read_head
 from analemma.catalog.names import check_key
-from analemma.catalog.outbox.lanes import LanePlan, PlacedEvent, check_events, in_lanes
+from analemma.catalog.outbox.lanes import check_events, in_lanes
 from analemma.catalog.port import (
-    BlockRow,
     BranchKey,
     CommitRequest,
     Committed,
     Head,
     Idempotency,
+    JournalRow,
     OutboxEvent,
+    RecordRequest,
     RowChange,
     TenantId,
-    UploadId,
     Version,
 )
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid, Unavailable
@@ -39,82 +39,88 @@ KEY_KEEP_US = 30 * 86_400 * 1_000_000
 BEFORE_TRANSACTION = declare("commit.before_transaction", "nothing is written yet")
 BEFORE_COMMIT = declare("commit.before_commit", "everything is written, nothing is committed")
 AFTER_COMMIT = declare("commit.after_commit", "committed, but the caller does not know")
+RECORD_BEFORE_TRANSACTION = declare("record.before_transaction", "a record is made, and nothing of it is written")
+RECORD_BEFORE_COMMIT = declare("record.before_commit", "the record and its row are written inside the transaction")
+RECORD_AFTER_COMMIT = declare("record.after_commit", "the record is there, but the caller does not know")
+EXPIRE_BEFORE_COMMIT = declare("expire.before_commit", "the versions are deleted inside the transaction")
+EXPIRE_AFTER_COMMIT = declare("expire.after_commit", "the versions are gone, but the caller does not know")
 
 
-class Batch(NamedTuple):
-    """Everything that procedures which make versions take, whether of one commit or of many."""
+class _Move(NamedTuple):
+    """What becomes of a branch: from where it stands to its last new version, by way of the first."""
 
-    tenant: TenantId
-    now: int
-    keep: int
-    heads: Sequence[CommitRequest]
-    """Branches that go on, and what becomes of each."""
-    begun: Sequence[CommitRequest]
-    """Branches that begin."""
-    lanes: Sequence[LanePlan]
-    events: Sequence[PlacedEvent]
-    bases: Sequence[BlockId]
-    blocks: Sequence[BlockRow]
-    uploads: Sequence[UploadId]
-    versions: Sequence[Version]
-    records: Sequence[CommitRequest]
-    keys: Sequence[CommitRequest]
+    expected: Head | None
+    manifest: Version
+    record: JournalRow
+    first: Version
+    unless_pending: bool
 
 
-def batch_of(catalog: SqlCatalog, tenant: TenantId, requests: Sequence[CommitRequest]) -> Batch:
-    """Requests as procedures take them, those of each branch in their order; Invalid unless each is of one piece. Their
-    texts are checked where callers give them, but for keys and events."""
-    moves: dict[BranchKey, CommitRequest] = {}
+class Recorded(NamedTuple):
+    """The next record of a branch's journal."""
+
+    key: BranchKey
+    record: JournalRow
+
+
+def batch_of(
+    catalog: SqlCatalog, tenant: TenantId, requests: Sequence[CommitRequest], beside: Mapping[str, Any]
+) -> SimpleNamespace:
+    """Requests as procedures take them, those of each branch in their order, and what one takes beside; Invalid unless
+    each is of one piece. Their texts are checked where callers give them, but for keys and events."""
+    moves: dict[BranchKey, _Move] = {}
     parents: set[BlockId] = set()
     events: list[OutboxEvent] = []
     for request in requests:
-        head, manifest, expected = request.head, request.manifest, request.expected
-        check_key(head.key)
-        if manifest.key != head.key or manifest.id != head.manifest or manifest.version != head.version:
-            raise Invalid("the head does not name the manifest of the same commit")
+        manifest, expected = request.manifest, request.expected
+        key = manifest.key
+        check_key(key)
         if expected is not None:
-            if expected.key != head.key or head.version != expected.version + 1:
+            if expected.key != key or manifest.version != expected.version + 1:
                 raise Invalid("a version follows the one before it, on the same branch")
             parents.add(expected.manifest)
         if request.events:
             check_events(request.events)
             events += request.events
-        first = moves.get(head.key)
-        if first is not None:
-            request = replace(request, expected=first.expected, manifest=first.manifest)
-        moves[head.key] = request
+        earlier = moves.get(key)
+        begun = (expected, manifest) if earlier is None else (earlier.expected, earlier.first)
+        moves[key] = _Move(begun[0], manifest, request.record, begun[1], request.unless_pending)
     # Heads in the order of their keys, as everyone locks them.
     ordered = [moves[key] for key in sorted(moves)]
-    return Batch(
-        tenant,
-        catalog.clock.now_us(),
-        catalog.key_keep_us,
-        [request for request in ordered if request.expected is not None],
-        [request for request in ordered if request.expected is None],
-        *(in_lanes(events) if events else ((), ())),
+    lanes, placed = in_lanes(events) if events else ((), ())
+    batch = SimpleNamespace(
+        tenant=tenant,
+        now=catalog.clock.now_us(),
+        keep=catalog.key_keep_us,
+        heads=[move for move in ordered if move.expected is not None],
+        begun=[move for move in ordered if move.expected is None],
+        lanes=lanes,
+        events=placed,
         # A head that is moved names the expected manifest: nobody removes that who does not hold the head.
-        sorted({base for request in requests for base in request.bases} - parents),
+        bases=sorted({base for request in requests for base in request.bases} - parents),
         # As they were emitted, version by version: packing takes the place of a manifest's block for the end of its
         # commit.
-        [*{block.id: block for request in requests for block in request.blocks}.values()],
-        sorted({upload for request in requests for upload in request.uploads}),
-        [request.manifest for request in requests],
-        requests,
-        [request for request in requests if request.idempotency is not None],
+        blocks=[*{block.id: block for request in requests for block in request.blocks}.values()],
+        uploads=sorted({upload for request in requests for upload in request.uploads}),
+        versions=[request.manifest for request in requests],
+        records=[Recorded(request.manifest.key, request.record) for request in requests],
+        keys=[request for request in requests if request.idempotency is not None],
     )
+    vars(batch).update(beside)
+    return batch
 
 
 def commit(catalog: SqlCatalog, request: CommitRequest) -> Committed:
     """Write everything, durably, or raise and write nothing."""
-    batch = batch_of(catalog, request.tenant, (request,))
-    given: object = batch
     procedure, rows = "commit_versions", request.rows
-    if len(rows) == 1 and rows[0].commit is not None and batch.heads and not batch.keys:
-        procedure, given = rows[0].commit, SimpleNamespace(**{**batch._asdict(), **rows[0].parameters})
-        rows = ()
+    beside: Mapping[str, Any] = {}
+    match rows:
+        case (RowChange(commit=str(together)) as change,):
+            procedure, beside, rows = together, change.parameters, ()
+    batch = batch_of(catalog, request.tenant, (request,), beside)
 
     def write(tx: Transaction) -> list[BlockId]:
-        stored = tx.call(procedure, given)
+        stored = tx.call(procedure, batch)
         change_rows(tx, rows)
         if tx.is_open:
             hit(BEFORE_COMMIT)
@@ -129,7 +135,7 @@ def commit(catalog: SqlCatalog, request: CommitRequest) -> Committed:
     try:
         committed = Committed(frozenset(send(lambda: catalog.engine.write(write, alone=not rows), found=found)))
     except Refused as refused:
-        committed = Committed(receipt=_refused(catalog, request, batch, refused))
+        committed = Committed(known=_known(catalog, request, batch.bases, refused))
     hit(AFTER_COMMIT)
     return committed
 
@@ -148,51 +154,77 @@ def receipt(catalog: SqlCatalog, tenant: TenantId, key: BranchKey, idempotency_k
     return None if row is None else Idempotency(idempotency_key, *row)
 
 
-def _refused(catalog: SqlCatalog, request: CommitRequest, batch: Batch, refused: Refused) -> bytes:
-    """The receipt of a request that was made before; for any other, raise what it is told."""
+def _known(catalog: SqlCatalog, request: CommitRequest, bases: Sequence[BlockId], refused: Refused) -> Idempotency:
+    """What was committed under the request's key before; for any other refusal, raise what it is told."""
+    tenant, expected = request.tenant, request.expected
     match refused.refusal:
+        case "key_known":
+            assert request.idempotency is not None
+            known = receipt(catalog, tenant, request.manifest.key, request.idempotency.key)
+            if known is None:
+                raise Unavailable("the idempotency key was taken meanwhile", hint="try again") from refused
+            return known
+        case "head_moved" | "branch_exists":
+            found = read_head(catalog.engine, tenant, request.manifest.key)
+            if refused.doubt is not None and request.unless_pending and found == expected:
+                # It says nothing about the lost one: what is pending was entered since, perhaps.
+                raise refused.doubt
+            raise _head_moved(request.manifest.key, expected, found) from None
         case "base_gone":
             assert refused.row is not None
-            manifest = batch.bases[refused.row].hex()
+            manifest = bases[refused.row].hex()
             hint = "build on a version that is still there"
             raise Expired(f"manifest {manifest} has expired", hint=hint, manifest=manifest) from None
         case "upload_gone":
             raise missing_upload() from None
-        case "key_known" | "head_moved" | "branch_exists":
-            pass
         case _:
             raise _other_rows(request.rows[0].statement) from None
-    tenant, key, asked = request.tenant, request.head.key, request.idempotency
-    # Whoever moved the head may have been this very request, sent twice.
-    before = None if asked is None else receipt(catalog, tenant, key, asked.key)
-    if asked is not None and before is not None:
-        if before.fingerprint != asked.fingerprint:  # guard: key.other_request
-            raise Conflict(
-                f"the idempotency key {asked.key!r} was used for another request",
-                hint="use a new key for a new request",
-                idempotency_key=asked.key,
-            )
-        return before.receipt
-    if refused.refusal == "key_known":
-        raise Unavailable("the idempotency key was taken meanwhile", hint="try again") from refused
-    found = read_head(catalog.engine, tenant, key)
-    if refused.doubt is not None and request.unless_pending and found == request.expected:
-        # It says nothing about the lost one: what is pending was entered since, perhaps.
-        raise refused.doubt
-    raise _head_moved(request, found) from None
 
 
-def _head_moved(request: CommitRequest, found: Head | None) -> HeadMoved:
-    key, expected = request.head.key, request.expected
+def _head_moved(key: BranchKey, expected: Head | None, found: Head | None) -> HeadMoved:
     wanted = "no branch" if expected is None else f"version {expected.version}"
     there = "none" if found is None else f"version {found.version}"
     return HeadMoved(
-        f"{key.owner}/{key.workflow}@{key.branch} is not where this commit was built: expected {wanted}, found {there}",
+        f"{key.owner}/{key.workflow}@{key.branch} is not where this was made: expected {wanted}, found {there}",
         hint="reload and retry",
         key=key,
         expected=expected,
         found=found,
     )
+
+
+def append(catalog: SqlCatalog, request: RecordRequest) -> None:
+    """Write a record that leaves the head's version alone, and what it tells of, durably, or raise and change nothing.
+
+    The head row is locked first and its tip compared, as for a commit. So whatever a caller read of the branch's
+    versions, tags and pins after reading the head is still true when the record is written."""
+    engine, key, expires = catalog.engine, request.expected.key, request.procedure == "expire_versions"
+    if request.expected.version in (gone.version for gone in request.details.get("expired", ())):
+        raise Invalid("the head cannot expire")
+    given = SimpleNamespace(tenant=request.tenant, expected=request.expected, record=request.record, **request.details)
+
+    def write(tx: Transaction) -> bool:
+        tx.call(request.procedure, given)
+        hit(EXPIRE_BEFORE_COMMIT if expires else RECORD_BEFORE_COMMIT)
+        return True
+
+    def found() -> bool | None:
+        # A record's hash covers everything about it.
+        at = branch_columns(request.tenant, key)
+        return engine.row(bytes, "record_at", **at, seq=request.record.seq) == request.record.hash or None
+
+    hit(RECORD_BEFORE_TRANSACTION)
+    try:
+        send(lambda: engine.write(write), found=found)
+    except Refused as refused:
+        if refused.refusal == "head_moved":
+            raise _head_moved(key, request.expected, read_head(engine, request.tenant, key)) from None
+        if refused.refusal == "version_gone":
+            assert request.record.manifest is not None
+            manifest = request.record.manifest.hex()
+            raise Expired(f"manifest {manifest} has expired", manifest=manifest) from None
+        raise Conflict("the tag, the pin or the versions are not as they were", hint="look again") from None
+    hit(EXPIRE_AFTER_COMMIT if expires else RECORD_AFTER_COMMIT)
 
 
 def change_rows(tx: Transaction, rows: Sequence[RowChange]) -> None:

@@ -28,24 +28,8 @@ AFTER_COMMIT = declare("apply.after_commit", "the versions are committed, but no
 LARGEST = (1 << 63) - 1
 
 
-class Delta(NamedTuple):
-    """A delta as it is kept: canonical bytes, stored as `codec` says."""
-
-    codec: int
-    size: int
-    """Length of the canonical bytes."""
-    digest: bytes
-    """SHA-256 of the canonical bytes."""
-    body: bytes
-
-    @property
-    def length(self) -> int:
-        """Of the stored bytes."""
-        return len(self.body)
-
-
 class PendingEntry(NamedTuple):
-    """A delta that is to become the next version of a branch."""
+    """A delta that is to become the next version of a branch: canonical bytes, stored as `codec` says."""
 
     key: BranchKey
     secret: bytes
@@ -53,7 +37,12 @@ class PendingEntry(NamedTuple):
     created_at_us: int
     idempotency_key: str | None
     fingerprint: bytes | None
-    delta: Delta
+    codec: int
+    size: int
+    """Length of the canonical bytes."""
+    digest: bytes
+    """SHA-256 of the canonical bytes."""
+    body: bytes
     seq: int = 0
     """Its place among those of its branch, once it has one."""
 
@@ -133,7 +122,7 @@ def pending_entries(
     rows = catalog.engine.all(
         "pending_entries", tenant=tenant, keys=_rows(keys), most_entries=most_entries, most_bytes=most_bytes
     )
-    return [PendingEntry._make((BranchKey(*row[1:4]), *row[4:8], Delta(*row[8:]), row[0])) for row in rows]
+    return [PendingEntry._make((BranchKey(*row[1:4]), *row[4:], row[0])) for row in rows]
 
 
 def heads(catalog: SqlCatalog, tenant: TenantId, keys: Sequence[BranchKey]) -> dict[BranchKey, Head]:
@@ -148,10 +137,9 @@ def settle(catalog: SqlCatalog, tenant: TenantId, settlements: Sequence[Settleme
     in one transaction. Raises and changes nothing: Conflict (a head is another by now, an entry is not pending any
     more, an idempotency key was taken, or an upload collected meanwhile), Unavailable, OutcomeUnknown."""
     requests = [settlement.commit for settlement in settlements if settlement.commit is not None]
-    batch = batch_of(catalog, tenant, requests)
     # By place: whoever settles entries locks them in one order.
     entries = sorted(settlements, key=lambda settlement: settlement.seq)
-    settling = SimpleNamespace(**batch._asdict(), entries=entries)
+    settling = batch_of(catalog, tenant, requests, {"entries": entries})
     rows = [row for request in requests for row in request.rows]
 
     def settle(tx: Transaction) -> None:

@@ -112,14 +112,13 @@ def merge(
             raise Invalid(
                 "a strategy puts something else in the place of the state", hint="a state is a dict of fields"
             )
-        return Proposal(
+        return Proposal.on(
+            ours,
             key,
             tree,
             head,
             bases=(row.id,),
             message=message or f"merge {source}",
-            config=ours.config,
-            segments=ours.segments,
             kind=MERGED,
             facts={"from": row.id.hex(), "source": source, "base": plan.base_id},
         )

@@ -1,133 +1,76 @@
 -- commit_versions --
 -- Everything that a commit makes visible. The order of the steps is the order of the locks: the set of branches (if one begins), heads, lanes,
 -- bases, blocks, uploads, keys.
-(tenant bigint)
+()
 
 often one heads, blocks, one versions, one records;
 often one heads, blocks, one versions, one records, lanes, events, bases, uploads, keys;
 
-include find_keys;
-include hold_beginnings;
-include move_heads;
-include begin_heads;
+include hold_heads;
+include make_versions;
 
-passes commit.after_head: the head has moved inside the transaction;
-
-include add_events;
-include add_versions;
-include remember_keys;
-include begin_branches;
-
--- find_keys [part] --
--- A request that was made before is not made again. Its key counts for as long as keys are kept, and for as long as its version is there.
+-- hold_heads [part] --
+-- Heads are where the new versions put them.
 (tenant bigint, keep bigint,
- keys[] (head.key.owner text, head.key.workflow text, head.manifest bytea, idempotency.key text, idempotency.fingerprint bytea,
-         idempotency.receipt bytea))
+ keys[] (manifest.key.owner text, manifest.key.workflow text, manifest.id bytea, idempotency.key text, idempotency.fingerprint bytea,
+         idempotency.receipt bytea),
+ begun[] (manifest.key.owner text, manifest.key.workflow text, manifest.key.branch text, manifest.id bytea, manifest.version bigint,
+          record.seq bigint, record.hash bytea, first.id bytea, first.parent bytea, first.created_at_us bigint),
+ heads[] (manifest.key.owner text, manifest.key.workflow text, manifest.key.branch text, manifest.id bytea, manifest.version bigint,
+          record.seq bigint, record.hash bytea, expected.manifest bytea, expected.version bigint, expected.journal_seq bigint,
+          expected.journal_tip bytea, unless_pending integer))
 
+-- A request that was made before is not made again. Its key counts for as long as keys are kept, and for as long as its version is there.
 each keys:
 SELECT 1 FROM idempotency
-WHERE tenant = :tenant AND owner = :keys.head.key.owner AND workflow = :keys.head.key.workflow AND key = :keys.idempotency.key
+WHERE tenant = :tenant AND owner = :keys.manifest.key.owner AND workflow = :keys.manifest.key.workflow AND key = :keys.idempotency.key
   AND (created_at > analemma_now() - :keep
        OR EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest))
 => 0 or key_known;
 
--- remember_keys [part] --
--- The receipts of requests, under their keys. One that counts no more makes room for itself. Of two who come at once, on different branches, the
--- second finds the row of the first.
-()
-
-each keys:
-DELETE FROM idempotency
-WHERE tenant = :tenant AND owner = :keys.head.key.owner AND workflow = :keys.head.key.workflow AND key = :keys.idempotency.key
-  AND created_at <= analemma_now() - :keep
-  AND NOT EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest);
-
-each keys:
-INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt, created_at)
-VALUES (:tenant, :keys.head.key.owner, :keys.head.key.workflow, :keys.idempotency.key, :keys.idempotency.fingerprint, :keys.head.manifest,
-        :keys.idempotency.receipt, analemma_now())
-ON CONFLICT DO NOTHING
-=> 1 or key_known;
-
--- hold_beginnings [part] --
 -- Whoever removes a workflow's last branch, and the workflow with it, waits for those that begin, and sees them.
-(tenant bigint,
- begun[] (head.key.owner text, head.key.workflow text, head.key.branch text, head.manifest bytea, head.version bigint, head.journal_seq bigint,
-          head.journal_tip bytea, manifest.id bytea, manifest.parent bytea, manifest.created_at_us bigint))
-
 [postgres] each begun:
 [postgres] SELECT pg_advisory_xact_lock_shared(
-[postgres]     hashtextextended(:begun.head.key.owner || '/' || :begun.head.key.workflow || '/branches', :tenant::integer + {number})
+[postgres]     hashtextextended(:begun.manifest.key.owner || '/' || :begun.manifest.key.workflow || '/branches', :tenant::integer + {number})
 [postgres] );
 
--- begin_heads [part] --
--- The heads of branches that must not exist yet. One whose name was used before goes on behind the tombstone that ends the journal.
-()
-
-each begun:
-INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
-SELECT :tenant, :begun.head.key.owner, :begun.head.key.workflow, :begun.head.key.branch, :begun.head.manifest, :begun.head.version,
-       :begun.head.journal_seq, :begun.head.journal_tip
-WHERE NOT EXISTS (  -- guard: branch.name_used
-    SELECT 1 FROM journal
-    WHERE tenant = :tenant AND owner = :begun.head.key.owner AND workflow = :begun.head.key.workflow AND branch = :begun.head.key.branch
-      AND seq >= :begun.head.journal_seq
-)
-ON CONFLICT DO NOTHING
-=> 1 or branch_exists;
-
--- begin_branches [part] --
--- How branches began, and their workflows: one begins with its first branch; later branches find it there.
-()
-
-each begun:
-INSERT INTO branch (tenant, owner, workflow, branch, first_manifest, parent, created_at)
-VALUES (:tenant, :begun.head.key.owner, :begun.head.key.workflow, :begun.head.key.branch, :begun.manifest.id, :begun.manifest.parent,
-        :begun.manifest.created_at_us);
-
-each begun:
-INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
-VALUES (:tenant, :begun.head.key.owner, :begun.head.key.workflow, :begun.head.key.workflow, 'IDLE', :begun.manifest.created_at_us,
-        :begun.manifest.created_at_us)
-ON CONFLICT DO NOTHING;
-
--- commit_next [part] --
--- A version on a branch that exists, asked for under no key: what goes with it takes its locks behind all of a commit's.
-()
-
-include move_heads;
-
-passes commit.after_head: the head has moved inside the transaction;
-
-include add_events;
-include add_versions;
-
--- move_heads [part] --
 -- Compare-and-set of heads; with `unless_pending` also of whether deltas wait to move them.
-(tenant bigint,
- heads[] (head.key.owner text, head.key.workflow text, head.key.branch text, head.manifest bytea, head.version bigint, head.journal_seq bigint,
-          head.journal_tip bytea, expected.manifest bytea, expected.version bigint, expected.journal_seq bigint, expected.journal_tip bytea,
-          unless_pending integer))
-
 each heads:
 UPDATE head
-SET manifest = :heads.head.manifest, version = :heads.head.version, journal_seq = :heads.head.journal_seq, journal_tip = :heads.head.journal_tip
-WHERE tenant = :tenant AND owner = :heads.head.key.owner AND workflow = :heads.head.key.workflow AND branch = :heads.head.key.branch
+SET manifest = :heads.manifest.id, version = :heads.manifest.version, journal_seq = :heads.record.seq, journal_tip = :heads.record.hash
+WHERE tenant = :tenant AND owner = :heads.manifest.key.owner AND workflow = :heads.manifest.key.workflow AND branch = :heads.manifest.key.branch
   -- guard: head
   AND manifest = :heads.expected.manifest AND version = :heads.expected.version
   AND journal_seq = :heads.expected.journal_seq AND journal_tip = :heads.expected.journal_tip  -- guard: head.journal
   AND NOT (:heads.unless_pending <> 0 AND EXISTS (  -- guard: pending
       SELECT 1 FROM pending
-      WHERE pending.tenant = :tenant AND pending.owner = :heads.head.key.owner AND pending.workflow = :heads.head.key.workflow
-        AND pending.branch = :heads.head.key.branch AND pending.settled_at IS NULL
+      WHERE pending.tenant = :tenant AND pending.owner = :heads.manifest.key.owner AND pending.workflow = :heads.manifest.key.workflow
+        AND pending.branch = :heads.manifest.key.branch AND pending.settled_at IS NULL
   ))
 => 1 or head_moved;
 
--- add_versions [part] --
--- The rows of versions whose heads have moved to them: what they are made of, and the new links of their branches' hash chains.
+-- The heads of branches that must not exist yet. One whose name was used before goes on behind the tombstone that ends the journal.
+each begun:
+INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
+SELECT :tenant, :begun.manifest.key.owner, :begun.manifest.key.workflow, :begun.manifest.key.branch, :begun.manifest.id, :begun.manifest.version,
+       :begun.record.seq, :begun.record.hash
+WHERE NOT EXISTS (  -- guard: branch.name_used
+    SELECT 1 FROM journal
+    WHERE tenant = :tenant AND owner = :begun.manifest.key.owner AND workflow = :begun.manifest.key.workflow AND branch = :begun.manifest.key.branch
+      AND seq >= :begun.record.seq
+)
+ON CONFLICT DO NOTHING
+=> 1 or branch_exists;
+
+passes commit.after_head: the head has moved inside the transaction;
+
+-- make_versions [part] --
+-- The rows of versions whose heads have moved to them: what they are made of, the new links of their branches' hash chains, and what is told of them.
 (tenant bigint, bases[] bytea,
  versions[] (id bytea, key.owner text, key.workflow text, key.branch text, version bigint, parent bytea, root bytea, created_at_us bigint,
              execution text, segment bigint, message text))
+
+include add_events;
 
 -- A manifest whose blocks are linked without being emitted must still be there, and stay until the end.
 each bases:
@@ -147,15 +90,42 @@ VALUES (:tenant, :versions.id, :versions.key.owner, :versions.key.workflow, :ver
 
 include add_records;
 
+-- The receipts of requests, under their keys. One that counts no more makes room for itself. Of two who come at once, on different branches, the
+-- second finds the row of the first.
+each keys:
+DELETE FROM idempotency
+WHERE tenant = :tenant AND owner = :keys.manifest.key.owner AND workflow = :keys.manifest.key.workflow AND key = :keys.idempotency.key
+  AND created_at <= analemma_now() - :keep
+  AND NOT EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest);
+
+each keys:
+INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt, created_at)
+VALUES (:tenant, :keys.manifest.key.owner, :keys.manifest.key.workflow, :keys.idempotency.key, :keys.idempotency.fingerprint, :keys.manifest.id,
+        :keys.idempotency.receipt, analemma_now())
+ON CONFLICT DO NOTHING
+=> 1 or key_known;
+
+-- How branches began, and their workflows: one begins with its first branch; later branches find it there.
+each begun:
+INSERT INTO branch (tenant, owner, workflow, branch, first_manifest, parent, created_at)
+VALUES (:tenant, :begun.manifest.key.owner, :begun.manifest.key.workflow, :begun.manifest.key.branch, :begun.first.id, :begun.first.parent,
+        :begun.first.created_at_us);
+
+each begun:
+INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
+VALUES (:tenant, :begun.manifest.key.owner, :begun.manifest.key.workflow, :begun.manifest.key.workflow, 'IDLE', :begun.first.created_at_us,
+        :begun.first.created_at_us)
+ON CONFLICT DO NOTHING;
+
 -- add_records [part] --
 -- The next links of the hash chains of branches whose heads are held.
 (tenant bigint,
- records[] (head.key.owner text, head.key.workflow text, head.key.branch text, record.seq bigint, record.kind text, record.manifest bytea,
+ records[] (key.owner text, key.workflow text, key.branch text, record.seq bigint, record.kind text, record.manifest bytea,
             record.body bytea, record.hash bytea, record.created_at_us bigint))
 
 each records:
 INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
-VALUES (:tenant, :records.head.key.owner, :records.head.key.workflow, :records.head.key.branch, :records.record.seq, :records.record.kind,
+VALUES (:tenant, :records.key.owner, :records.key.workflow, :records.key.branch, :records.record.seq, :records.record.kind,
         :records.record.manifest, :records.record.body, :records.record.hash, :records.record.created_at_us);
 
 -- add_bodies --

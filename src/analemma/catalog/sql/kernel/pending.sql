@@ -93,7 +93,7 @@ FROM rows(:keys) AS wanted (owner text, workflow text, branch text)
 -- commits.
 (tenant bigint,
  entries[] (key.owner text, key.workflow text, key.branch text, secret bytea, created_at_us bigint, idempotency_key text, fingerprint bytea,
-            delta.codec bigint, delta.size bigint, delta.digest bytea, delta.length bigint, delta.body bytea))
+            codec bigint, size bigint, digest bytea, body bytea))
 
 often one entries;
 
@@ -106,20 +106,15 @@ each entries:
 INSERT INTO pending
     (tenant, owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, stored, body)
 VALUES (:tenant, :entries.key.owner, :entries.key.workflow, :entries.key.branch, :entries.secret, :entries.created_at_us, :entries.idempotency_key,
-        :entries.fingerprint, :entries.delta.codec, :entries.delta.size, :entries.delta.digest, :entries.delta.length, :entries.delta.body)
+        :entries.fingerprint, :entries.codec, :entries.size, :entries.digest, length(:entries.body), :entries.body)
 => number seq;
 
 -- settle_pending --
 -- Versions of deltas, perhaps of many branches, and what became of each delta. The locks of a commit in their order, those of the deltas behind the
 -- heads. One that failed or was a version already moves no head.
-(tenant bigint, entries[] (seq bigint, receipt bytea, failure text))
+(entries[] (seq bigint, receipt bytea, failure text))
 
-include find_keys;
-include hold_beginnings;
-include move_heads;
-include begin_heads;
-
-passes commit.after_head: the head has moved inside the transaction;
+include hold_heads;
 
 -- What was made a version of goes; what failed is kept.
 each entries:
@@ -128,9 +123,6 @@ SET settled_at = :now, receipt = :entries.receipt, failure = :entries.failure, b
 WHERE tenant = :tenant AND seq = :entries.seq AND settled_at IS NULL  -- guard: pending.once
 => 1 or entry_gone;
 
-include add_events;
-include add_versions;
-include remember_keys;
-include begin_branches;
+include make_versions;
 
 passes commit.before_commit: everything is written, nothing is committed;

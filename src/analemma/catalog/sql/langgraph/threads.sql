@@ -47,12 +47,12 @@ SET namespace = excluded.namespace, parent = excluded.parent, manifest = exclude
 => 1 or thread_moved;
 
 -- commit_checkpoint --
--- A version on a thread that exists, and the row of its checkpoint.
-(tenant bigint)
+-- A version on a thread, and the row of its checkpoint.
+()
 
 often one heads, blocks, one versions, one records;
 
-include commit_next;
+include commit_versions;
 include put_checkpoint;
 
 -- overtaken --

@@ -166,13 +166,13 @@ SET segment = excluded.segment, place = excluded.place, iteration = excluded.ite
     ended_at = excluded.ended_at;
 
 -- commit_segment --
--- A version that a segment of a run made on a branch that exists, where the run stands, and what the segment came to. The locks of a commit in their
--- order, the run's behind all others.
-(tenant bigint)
+-- A version that a segment of a run made, where the run stands, and what the segment came to. The locks of a commit in their order, the run's behind
+-- all others.
+()
 
 often one heads, blocks, one versions, one records;
 
-include commit_next;
+include commit_versions;
 include advance_run;
 
 -- move_run --

@@ -1,8 +1,8 @@
-"""The one way state is written: a delta, applied to a version, committed as the next."""
+"""The contents of a version: changed by deltas, which is the one way state is written; read whole, or by field."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path
 from analemma.canon.trees import Edited, Trees
 from analemma.catalog.port import BranchKey, Head
-from analemma.errors import Invalid, NotFound
+from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import (
     CURRENT_HEAD,
     MAIN,
@@ -22,7 +22,10 @@ from analemma.state.arguments import (
     check_metadata,
     check_name,
     check_new_branch,
+    check_unicode,
     explained,
+    field_path,
+    place,
     read_delta,
 )
 from analemma.state.commits import Proposal
@@ -74,7 +77,8 @@ def save_state_delta(
             check_new_branch(key.branch)
         base = None if head is None else kernel._commits.manifest(head.manifest)
         tree = apply_update(kernel._trees, None if base is None else base.root.id, update)
-        return Proposal(
+        return Proposal.on(
+            base,
             key,
             Edited(tree.root, (*tree.blocks, *blocks)),
             head,
@@ -82,8 +86,6 @@ def save_state_delta(
             segment=segment_id,
             message=message,
             metadata=wire,
-            config=None if base is None else base.config,
-            segments=None if base is None else base.segments,
             idempotency_key=idempotency_key,
             fingerprint=fingerprint,
         )
@@ -147,3 +149,45 @@ def digest(kernel: Kernel, value: Any, path: Path) -> bytes:
 
 def _parse_previous(previous: str | CurrentHead | None) -> BlockId | CurrentHead | None:
     return previous if previous is None or isinstance(previous, CurrentHead) else parse_block_id(previous)
+
+
+def latest_version(kernel: Kernel, key: BranchKey, execution_id: str | None) -> BlockId:
+    """The newest version of a branch, or of one execution on it; NotFound if there is none."""
+    if execution_id is None:
+        return kernel._commits.head(key).manifest
+    rows = kernel._catalog.history(kernel._tenant, key, execution=check_name(execution_id, "execution"), limit=1)
+    if not rows:
+        raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
+    return rows[0].id
+
+
+def load_fields(
+    kernel: Kernel, manifest_id: str, fields: Sequence[str], *, owner_id: str | None = None
+) -> dict[str, Any]:
+    """Some fields (names or JSON pointers) of one version, reading only the blocks they need; those that are not
+    there are left out."""
+    if isinstance(fields, str):
+        raise Invalid("fields is one string", hint="pass a list of names or pointers")
+    return read_fields(kernel, kernel._row(manifest_id, owner_id).id, fields)
+
+
+def read_fields(kernel: Kernel, manifest: BlockId, fields: Sequence[str]) -> dict[str, Any]:
+    """Some fields of a version that is known to be there."""
+    paths = {name: path_of(name) for name in fields}
+    root = kernel._commits.manifest(manifest).root.id
+    found = kernel._commits.guarded(manifest, lambda: kernel._trees.get_many(root, paths.values()))
+    return {name: found[path] for name, path in paths.items() if path in found}
+
+
+def read_state(kernel: Kernel, manifest: BlockId) -> dict[str, Any]:
+    """All of a version that is known to be there."""
+    state = kernel._commits.guarded(manifest, lambda: kernel._trees.read(kernel._commits.manifest(manifest).root.id))
+    if type(state) is not dict:
+        raise Corrupt(f"the state of manifest {manifest.hex()} is no dict", block=manifest.hex())
+    return state
+
+
+def path_of(name: Any) -> Path:
+    """A field's name or a JSON pointer, as someone asks for it."""
+    check_unicode(name, "path")
+    return field_path(name)
