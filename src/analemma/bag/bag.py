@@ -424,8 +424,9 @@ class _Save:
     def run(self) -> Commit:
         """Commit, and let the bag stand for the version that it was saved as."""
         commits, request, base = self._kernel._commits, self._request, self._bag._base.manifest
+        asked = request.idempotency_key, self._fingerprint
         try:
-            commit = commits.once(request.key, request.idempotency_key, self._fingerprint, self._commit)
+            commit = commits.commit_next(request.key, base, lambda head: self._proposal(self.edited, head), asked)
         except HeadMoved:
             if not request.rebase:
                 raise
@@ -441,10 +442,6 @@ class _Save:
         for manifest in manifests:
             read = partial(self._kernel._commits.guarded, manifest, read)
         return read()
-
-    def _commit(self) -> Commit:
-        commits, base = self._kernel._commits, self._bag._base.manifest
-        return commits.commit_next(self._request.key, base, lambda head: self._proposal(self.edited, head))
 
     def _commit_rebased(self) -> Commit:
         from analemma.state.merge.values import Roots, Strategies, rebase

@@ -126,20 +126,14 @@ class Version(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """What callers see, as plain values."""
-        return {
-            "manifest_id": self.manifest_id,
-            "owner_id": self.owner_id,
-            "workflow_id": self.workflow_id,
-            "branch": self.branch,
-            "version": self.version,
-            "parent_id": self.parent_id,
-            "root_hash": self.root_hash,
-            "created_at": self.created_at.isoformat(),
-            "execution_id": self.execution_id,
-            "segment_id": self.segment_id,
-            "message": self.message,
-            "or_before": self.or_before,
-        }
+        named = ("manifest_id", "owner_id", "workflow_id", "branch", "version", "parent_id", "root_hash", "created_at")
+        return shown(self, (*named, "execution_id", "segment_id", "message", "or_before"))
+
+
+def shown(row: object, names: Sequence[str]) -> dict[str, Any]:
+    """What a row has under these names, as plain values."""
+    found = {name: getattr(row, name) for name in names}
+    return {name: item.isoformat() if isinstance(item, dt.datetime) else item for name, item in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +276,7 @@ class Shown:
 
     def to_json(self) -> dict[str, Any]:
         """What callers see, as plain values."""
-        found = {name: getattr(self, name) for name in self.FIELDS}
-        return {name: item.isoformat() if isinstance(item, dt.datetime) else item for name, item in found.items()}
+        return shown(self, self.FIELDS)
 
 
 @dataclass(frozen=True, slots=True)

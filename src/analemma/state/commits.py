@@ -139,10 +139,18 @@ class Commits:
         return self._commit(proposal)
 
     def commit_next(
-        self, key: BranchKey, expected: BlockId | CurrentHead | None, propose: Callable[[Head | None], Proposal]
+        self,
+        key: BranchKey,
+        expected: BlockId | CurrentHead | None,
+        propose: Callable[[Head | None], Proposal],
+        asked: tuple[str | None, bytes] = (None, b""),
     ) -> Commit:
         """Commit on the expected head, or on whatever is newest, again and again until nobody was faster. A proposal
-        that cannot be made at all raises anything but HeadMoved."""
+        that cannot be made at all raises anything but HeadMoved. Under the key in `asked`, which comes with what was
+        asked for, it is done once."""
+        known = self.known(key, *asked)
+        if known is not None:
+            return known
         carried = Carried()
         try:
             own, alone = self._own_heads.get(key, (None, False))
@@ -167,7 +175,11 @@ class Commits:
                     return self._commit(propose(head), carried)
         except Exception as exc:
             self._blocks.give_up(carried.uploads, exc)
-            raise
+            # The head may have been moved by this very request, made from somewhere else a moment ago.
+            known = self.known(key, *asked) if isinstance(exc, HeadMoved) else None
+            if known is None:
+                raise
+            return known
         raise AssertionError("unreachable")
 
     def attempts(self, key: BranchKey) -> Iterator[int]:
@@ -178,22 +190,6 @@ class Commits:
         """The commit that was made under an idempotency key; Conflict if it was another request's."""
         known = None if idempotency_key is None else self._catalog.receipt(self._tenant, key, idempotency_key)
         return None if known is None else Commit.of(decode_receipt(receipt_for(known, fingerprint)))
-
-    def once(
-        self, key: BranchKey, idempotency_key: str | None, fingerprint: bytes, commit: Callable[[], Commit]
-    ) -> Commit:
-        """Make a commit, unless it was made under an idempotency key before."""
-        known = self.known(key, idempotency_key, fingerprint)
-        if known is not None:
-            return known
-        try:
-            return commit()
-        except HeadMoved:
-            # The head may have been moved by this very request, made from somewhere else a moment ago.
-            known = self.known(key, idempotency_key, fingerprint)
-            if known is None:
-                raise
-            return known
 
     def record(
         self, key: BranchKey, propose: Callable[[], Note | None], *, again_on_conflict: bool = True

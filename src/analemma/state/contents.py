@@ -90,8 +90,7 @@ def save_state_delta(
             fingerprint=fingerprint,
         )
 
-    commits = kernel._commits
-    return commits.once(key, idempotency_key, fingerprint, lambda: commits.commit_next(key, expected, propose))
+    return kernel._commits.commit_next(key, expected, propose, (idempotency_key, fingerprint))
 
 
 def apply_update(trees: Trees, root: BlockId | None, update: DeltaUpdate) -> Edited:
