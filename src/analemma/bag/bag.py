@@ -26,7 +26,6 @@ from analemma.state.arguments import (
     MAIN,
     DeltaUpdate,
     branch_key,
-    check_metadata,
     check_name,
     check_new_branch,
     explained,
@@ -412,7 +411,7 @@ class _Save:
         self._metadata: Any = None
         self._metadata_blocks: tuple[Block, ...] = ()
         if request.metadata is not None:
-            self._metadata, self._metadata_blocks = kernel._trees.pack(check_metadata(request.metadata))
+            self._metadata, self._metadata_blocks = kernel._trees.pack(request.metadata)
         came_to = ["update"] if request.is_update else [bag.manifest_id, self.edited.root.id]
         self._fingerprint = _fingerprint(kernel, request, came_to)
 

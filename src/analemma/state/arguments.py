@@ -99,22 +99,17 @@ def check_said(execution: Any, segment: Any, message: Any, idempotency_key: Any)
         check_name(idempotency_key, "idempotency key")
 
 
-def check_metadata(metadata: Any) -> dict[str, Any]:
-    """What is to be kept beside a version, as a dict of its own."""
-    if not isinstance(metadata, Mapping):
+def explained(metadata: Mapping[str, Any] | None, why: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What is to be kept beside a version, as a dict of its own: the caller's, and where the version comes from."""
+    if metadata is not None and not isinstance(metadata, Mapping):
         raise Invalid(f"the metadata is of type {type(metadata).__name__}", hint="pass a dict")
-    return dict(metadata)
-
-
-def explained(metadata: Mapping[str, Any] | None, why: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """What is to be kept beside a version: the caller's own, and where the version comes from."""
-    if isinstance(metadata, Mapping) and WHY in metadata:
+    if metadata is not None and WHY in metadata:
         raise Invalid(f"the metadata has a key {WHY!r}, which is reserved", hint="pass why=... instead")
     if why is None:
-        return metadata
+        return None if metadata is None else dict(metadata)
     if not isinstance(why, Mapping) or not why or not all(isinstance(name, str) for name in why):
         raise Invalid("`why` is no dict of named facts", hint="such as why={'model': 'm-1', 'reason': 'asked for'}")
-    return {**({} if metadata is None else check_metadata(metadata)), WHY: dict(why)}
+    return {**(metadata or {}), WHY: dict(why)}
 
 
 # What a revision means besides a branch.

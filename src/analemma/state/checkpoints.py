@@ -51,7 +51,6 @@ from analemma.state.arguments import (
     MAIN,
     DeltaUpdate,
     branch_key,
-    check_metadata,
     check_new_branch,
     check_said,
     explained,
@@ -312,7 +311,7 @@ def pack_delta(
     stored."""
     packer = Packer(registry)
     operations = [_pack_operation(operation, packer) for operation in update.operations]
-    described = None if metadata is None else packer.pack(check_metadata(metadata)).wire
+    described = None if metadata is None else packer.pack(metadata).wire
     blocks = [marked(block.data) for block in packer.made.values()]
     data = encode_record("delta", {"operations": operations, "metadata": described, "blocks": blocks, **said})
     if len(data) > LARGEST_BYTES:
@@ -697,13 +696,14 @@ class _Builder:
             entry.key,
             Edited(tree.root, (*tree.blocks, *delta.blocks)),
             head,
+            behind=behind,
             **delta.said,
             metadata=delta.metadata,
             idempotency_key=entry.idempotency_key,
             fingerprint=entry.fingerprint or b"",
         )
         with _in_the_way(Invalid):  # guard: checkpoint.kept.writing
-            return self._commits.draft(proposal, behind=behind)
+            return self._commits.draft(proposal)
 
     def _fetch(self, blocks: Sequence[BlockId]) -> Mapping[BlockId, bytes]:
         with _in_the_way(*_READING):

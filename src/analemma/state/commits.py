@@ -79,6 +79,8 @@ class Proposal(NamedTuple):
     """Where a branch that begins comes from; otherwise the expected head is the parent."""
     version: int = 1
     """Where a branch that begins starts counting."""
+    behind: Head | None = None
+    """Where another branch of that name ended, which was deleted: one that begins goes on from there."""
     execution: str | None = None
     segment: int | None = None
     message: str | None = None
@@ -254,27 +256,20 @@ class Commits:
         """Do not guess where this branch stands: look."""
         self._own_heads.pop(key, None)
 
-    def _commit(
-        self,
-        proposal: Proposal,
-        carried: Carried | None = None,
-        *,
-        guessed: bool = False,
-        behind: Head | None = None,
-    ) -> Commit:
+    def _commit(self, proposal: Proposal, carried: Carried | None = None, *, guessed: bool = False) -> Commit:
         """What an attempt that lost had uploaded is kept in `carried` for the next. On a head that was not read but
         `guessed`, HeadMoved is also raised when deltas are pending."""
         check_said(proposal.execution, proposal.segment, proposal.message, proposal.idempotency_key)
-        draft = self.draft(proposal, carried, guessed=guessed, behind=behind)
+        draft = self.draft(proposal, carried, guessed=guessed)
         request = draft.request
         try:
             stored, known = self._catalog.commit(request)
         except HeadMoved as exc:
             # There is no head, and yet none can begin as the first of its name: one was deleted.
-            behind = None if proposal.expected or behind or exc.found else self.left_off(proposal.key)
+            behind = None if proposal.expected or proposal.behind or exc.found else self.left_off(proposal.key)
             if behind is None:
                 raise
-            return self._commit(proposal, carried, behind=behind)
+            return self._commit(proposal._replace(behind=behind), carried)
         if known is not None:
             return Commit.of(decode_receipt(receipt_for(known, proposal.fingerprint)))
         if request.events:
@@ -302,21 +297,14 @@ class Commits:
             self._manifests.clear()
         self._manifests[manifest] = known
 
-    def draft(
-        self,
-        proposal: Proposal,
-        carried: Carried | None = None,
-        *,
-        guessed: bool = False,
-        behind: Head | None = None,
-    ) -> Draft:
+    def draft(self, proposal: Proposal, carried: Carried | None = None, *, guessed: bool = False) -> Draft:
         """Make everything that the commit of a proposal that was checked will store; large blocks are uploaded, and
-        nothing counts yet. A branch of whose name there was another goes on `behind` where that ended."""
+        nothing counts yet."""
         expected, version, parent = proposal.expected, proposal.version, proposal.parent
         if expected is not None:
             version, parent = expected.version + 1, expected.manifest
-        elif behind is not None:
-            version = max(version, behind.version + 1)  # guard: branch.counting
+        elif proposal.behind is not None:
+            version = max(version, proposal.behind.version + 1)  # guard: branch.counting
         now_us = self._clock.now_us()
         manifest = Manifest(
             key=proposal.key,
@@ -337,7 +325,7 @@ class Commits:
         prepared = self._blocks.prepare(emitted, proposal.key, proposal.execution, carried)
         record = next_record(
             proposal.key,
-            expected or behind,
+            expected or proposal.behind,
             kind=proposal.kind,
             manifest=block.id,
             at_us=now_us,

@@ -19,7 +19,6 @@ from analemma.state.arguments import (
     CurrentHead,
     DeltaUpdate,
     branch_key,
-    check_metadata,
     check_name,
     check_new_branch,
     check_unicode,
@@ -63,7 +62,7 @@ def save_state_delta(
     key = branch_key(owner_id, workflow_id, branch)
     metadata = explained(metadata, why)
     update = read_delta(delta, deleted)
-    wire, blocks = (None, ()) if metadata is None else kernel._trees.pack(check_metadata(metadata))
+    wire, blocks = (None, ()) if metadata is None else kernel._trees.pack(metadata)
     expected = _parse_previous(previous_manifest_id)
     fingerprint = b""
     if idempotency_key is not None:
