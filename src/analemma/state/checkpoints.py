@@ -18,15 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import orjson
-
-from analemma import errors
 from analemma.blocks.packs import MAX_BLOCK_BYTES
 from analemma.blocks.store import RAW, compress, decompress
 from analemma.canon.build import Packer, check_new_key, check_path
-from analemma.canon.nodes import Block, BlockId, Wire, block_id, wire_flags
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Block, Wire, block_id, wire_flags
 from analemma.canon.pointer import OPERATIONS, Operation
 from analemma.canon.trees import Edited, Trees
 from analemma.canon.types import TypeRegistry
@@ -69,12 +67,16 @@ from analemma.state.records import (
     encode_receipt,
     encode_record,
     marked,
+    read_failure,
     unmarked,
+    write_failure,
 )
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
 
+Unpacked = tuple[DeltaUpdate, tuple[Block, ...], dict[str, Any]]
+"""A delta, the blocks of its metadata, and what is said of its version."""
 CheckpointContext = Literal["autonomous_loop", "before_hitl", "loop_completed"]
 TicketStatus = Literal["pending", "committed", "failed"]
 
@@ -88,10 +90,6 @@ _TOKEN = re.compile(r"ticket-([1-9][0-9]{0,18})-([0-9a-f]{32})")
 _NO_TYPES = TypeRegistry()
 """Whatever is not plain stays tagged."""
 _REMOVING = ("remove", "discard")
-_KINDS: dict[str, type[AnalemmaError]] = {
-    found.kind: found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, AnalemmaError)
-}
-
 MOST_ENTRIES = 128
 """Versions per transaction: more gain little and make everyone else wait."""
 MOST_BYTES = 8 << 20
@@ -292,18 +290,6 @@ def _parsed(ticket: Ticket | str) -> Ticket:
     return ticket if isinstance(ticket, Ticket) else Ticket.parse(ticket)
 
 
-class PendingDelta(NamedTuple):
-    """What a version will be made from, besides the version before it."""
-
-    update: DeltaUpdate
-    """Values of types beyond JSON and bytes are `Tagged`: they are stored again exactly as they were packed."""
-    metadata: Wire
-    blocks: tuple[Block, ...]
-    """Those of the metadata."""
-    said: dict[str, Any]
-    """Its execution, segment and message."""
-
-
 def pack_delta(
     update: DeltaUpdate, registry: TypeRegistry, metadata: Mapping[str, Any] | None, said: Mapping[str, Any]
 ) -> tuple[int, int, bytes, bytes]:
@@ -323,15 +309,16 @@ def pack_delta(
     return codec, len(data), sha256(data).digest(), body
 
 
-def unpack_delta(entry: PendingEntry) -> PendingDelta:
-    """What an entry asks for; Corrupt unless its bytes are those that were acknowledged."""
+def unpack_delta(entry: PendingEntry) -> Unpacked:
+    """What an entry asks for; Corrupt unless its bytes are those that were acknowledged. Values of types beyond JSON
+    and bytes are `Tagged`: they are stored again exactly as they were packed."""
     data = decompress(entry.codec, entry.body, entry.size)
     if sha256(data).digest() != entry.digest:
         raise Corrupt("a pending delta does not match its hash", hint="restore the catalog from a backup")
-    return decode_record("delta", data, _pending, "a pending delta cannot be read")
+    return decode_record("delta", data, _unpacked, "a pending delta cannot be read")
 
 
-def _pending(fields: Any) -> PendingDelta:
+def _unpacked(fields: Any) -> Unpacked:
     blocks = {block_id(raw): raw for raw in map(unmarked, fields["blocks"])}
     trees = Trees(lambda wanted: {block: blocks[block] for block in wanted}, _NO_TYPES, "keep")
     metadata: Wire = None
@@ -341,7 +328,7 @@ def _pending(fields: Any) -> PendingDelta:
         metadata, described = trees.pack(_value(trees, fields["metadata"]))
     operations = [Operation(op, tuple(path), _value(trees, wire)) for op, path, wire in fields["operations"]]
     said = {name: fields[name] for name in ("execution", "segment", "message")}
-    return PendingDelta(DeltaUpdate(tuple(operations)), metadata, described, said)
+    return DeltaUpdate(tuple(operations)), described, {"metadata": metadata, **said}
 
 
 def _pack_operation(operation: Operation, packer: Packer) -> list[Any]:
@@ -361,21 +348,6 @@ def _pack_operation(operation: Operation, packer: Packer) -> list[Any]:
 def _value(trees: Trees, wire: Wire) -> Any:
     # Plain JSON stands for itself.
     return trees.unpack(wire) if wire_flags(wire) else wire
-
-
-def write_failure(error: AnalemmaError) -> str:
-    """An error as it is kept with the delta."""
-    facts = {name: fact for name, fact in error.facts.items() if fact is None or type(fact) in (str, int, bool)}
-    return orjson.dumps({"kind": error.kind, "message": error.message, "hint": error.hint, "facts": facts}).decode()
-
-
-def read_failure(text: str) -> AnalemmaError:
-    """The error that was kept."""
-    try:
-        fields: dict[str, Any] = orjson.loads(text)
-        return _KINDS.get(fields["kind"], AnalemmaError)(fields["message"], hint=fields["hint"], **fields["facts"])
-    except (ValueError, TypeError, KeyError) as exc:
-        raise Corrupt(f"the reason of a failed checkpoint cannot be read: {exc}") from exc
 
 
 @dataclass(slots=True)
@@ -668,7 +640,7 @@ class _Builder:
                 if known is not None:
                     steps.append(_replayed(entry, known))
                     continue
-            delta: PendingDelta | None = None
+            delta: Unpacked | None = None
             try:
                 delta = unpack_delta(entry)
                 draft = self._draft(entry, delta, head, base, behind)
@@ -688,19 +660,19 @@ class _Builder:
         return steps
 
     def _draft(
-        self, entry: PendingEntry, delta: PendingDelta, head: Head | None, base: Manifest | None, behind: Head | None
+        self, entry: PendingEntry, delta: Unpacked, head: Head | None, base: Manifest | None, behind: Head | None
     ) -> Draft:
-        tree = apply_update(self._trees, None if base is None else base.root.id, delta.update)
+        update, described, said = delta
+        tree = apply_update(self._trees, None if base is None else base.root.id, update)
         proposal = Proposal.on(
             base,
             entry.key,
-            Edited(tree.root, (*tree.blocks, *delta.blocks)),
+            Edited(tree.root, (*tree.blocks, *described)),
             head,
             behind=behind,
-            **delta.said,
-            metadata=delta.metadata,
             idempotency_key=entry.idempotency_key,
             fingerprint=entry.fingerprint or b"",
+            **said,
         )
         with _in_the_way(Invalid):  # guard: checkpoint.kept.writing
             return self._commits.draft(proposal)

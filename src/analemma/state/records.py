@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 
+import orjson
+
+from analemma import errors
+from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     Block,
-    BlockId,
     Link,
     Wire,
     block_id,
@@ -47,6 +50,11 @@ DELETED: Final = "deleted"
 """A tombstone: the fact `version` is where the branch stood, and where another one of its name goes on."""
 RESTORED: Final = "restored"
 """The branch that the tombstone before it tells of is back."""
+
+
+_KINDS: dict[str, type[AnalemmaError]] = {
+    found.kind: found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, AnalemmaError)
+}
 
 
 def encode_record(kind: str, fields: Any, number: int = FORMAT) -> bytes:
@@ -323,3 +331,18 @@ class Commit(Mapping[str, Any]):
 
 
 _COMMIT_FIELDS = ("manifest_hash", *[item.name for item in dataclasses.fields(Commit)])
+
+
+def write_failure(error: AnalemmaError) -> str:
+    """An error as it is kept with the delta."""
+    facts = {name: fact for name, fact in error.facts.items() if fact is None or type(fact) in (str, int, bool)}
+    return orjson.dumps({"kind": error.kind, "message": error.message, "hint": error.hint, "facts": facts}).decode()
+
+
+def read_failure(text: str) -> AnalemmaError:
+    """The error that was kept."""
+    try:
+        fields: dict[str, Any] = orjson.loads(text)
+        return _KINDS.get(fields["kind"], AnalemmaError)(fields["message"], hint=fields["hint"], **fields["facts"])
+    except (ValueError, TypeError, KeyError) as exc:
+        raise Corrupt(f"the reason of a failed checkpoint cannot be read: {exc}") from exc

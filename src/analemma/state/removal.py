@@ -31,7 +31,7 @@ from analemma.clock import attempts, moment
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.failpoints import declare, hit
 from analemma.state.arguments import MAIN, branch_key, check_name, place
-from analemma.state.records import DELETED, EXPIRED, RESTORED, Note, next_record
+from analemma.state.records import DELETED, EXPIRED, RESTORED, Note, next_record, write_failure
 from analemma.state.workflows import branches_of
 
 if TYPE_CHECKING:
@@ -238,8 +238,6 @@ def _do(
 
     HeadMoved, with nothing changed, if one of them is elsewhere by now, if a `whole` workflow has others, or if a
     checkpoint waits and `stays`; Conflict if a name is used again, or a run goes on that is not `forced` to end."""
-    from analemma.state.checkpoints import write_failure
-
     engine, tenant, now_us = kernel._context.engine, kernel._tenant, kernel._clock.now_us()
     gone, records, after = [], [], []
     # In the order of their keys, as everyone locks them.
