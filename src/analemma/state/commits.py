@@ -134,11 +134,42 @@ class Commits:
         self._own_heads: dict[BranchKey, tuple[Head, bool]] = {}
         """Where the last commit from here left a branch, and whether the one before it was from here too."""
 
-    def commit(self, proposal: Proposal) -> Commit:
+    def commit(self, proposal: Proposal, carried: Carried | None = None, *, guessed: bool = False) -> Commit:
         """Make the proposal the branch's new head, durably; HeadMoved, with nothing changed, if the head is another by
-        now."""
+        now, or if it was not read but `guessed` and deltas are pending. What an attempt that lost had uploaded is kept
+        in `carried` for the next."""
         branch_key(*proposal.key)
-        return self._commit(proposal)
+        check_said(proposal.execution, proposal.segment, proposal.message, proposal.idempotency_key)
+        draft = self.draft(proposal, carried, guessed=guessed)
+        request = draft.request
+        try:
+            stored, known = self._catalog.commit(request)
+        except HeadMoved as exc:
+            # There is no head, and yet none can begin as the first of its name: one was deleted.
+            behind = None if proposal.expected or proposal.behind or exc.found else self.left_off(proposal.key)
+            if behind is None:
+                raise
+            return self.commit(proposal._replace(behind=behind), carried)
+        if known is not None:
+            return Commit.of(decode_receipt(receipt_for(known, proposal.fingerprint)))
+        if request.events:
+            self.announcer.wake()
+        self._blocks.remember(draft.emitted)
+        self._remember(request.manifest.id, draft.manifest)
+        key = proposal.key
+        own, _ = self._own_heads.get(key, (None, False))
+        if len(self._own_heads) >= REMEMBERED_HEADS:
+            self._own_heads.clear()
+        row, record = request.manifest, request.record
+        self._own_heads[key] = Head(key, row.id, row.version, record.seq, record.hash), proposal.expected == own
+        return Commit.of(
+            draft.receipt,
+            block_ids=tuple([block.hex() for block in sorted(stored)]),
+            blocks_stored=len(stored),
+            blocks_reused=max(0, len(draft.emitted) - len(stored)),
+            bytes_written=sum([row.length or len(row.body or b"") for row in request.blocks if row.id in stored]),
+            object_paths=tuple(map(pack_key, request.uploads)),
+        )
 
     def commit_next(
         self,
@@ -165,7 +196,7 @@ class Commits:
                     guess = None  # The real head tells.
                 if guess is not None:
                     with suppress(HeadMoved, Expired):
-                        return self._commit(guess, carried, guessed=True)
+                        return self.commit(guess, carried, guessed=True)
                 self.forget(key)
             for attempt in self.attempts(key):
                 head = self.head_after_pending(key) if attempt == 0 else self._catalog.head(self._tenant, key)
@@ -174,7 +205,7 @@ class Commits:
                 # A journal record alone (a tag, a decision) moves the tip but not the manifest: that is no conflict
                 # either.
                 with suppress(HeadMoved):
-                    return self._commit(propose(head), carried)
+                    return self.commit(propose(head), carried)
         except Exception as exc:
             self._blocks.give_up(carried.uploads, exc)
             # The head may have been moved by this very request, made from somewhere else a moment ago.
@@ -255,41 +286,6 @@ class Commits:
     def forget(self, key: BranchKey) -> None:
         """Do not guess where this branch stands: look."""
         self._own_heads.pop(key, None)
-
-    def _commit(self, proposal: Proposal, carried: Carried | None = None, *, guessed: bool = False) -> Commit:
-        """What an attempt that lost had uploaded is kept in `carried` for the next. On a head that was not read but
-        `guessed`, HeadMoved is also raised when deltas are pending."""
-        check_said(proposal.execution, proposal.segment, proposal.message, proposal.idempotency_key)
-        draft = self.draft(proposal, carried, guessed=guessed)
-        request = draft.request
-        try:
-            stored, known = self._catalog.commit(request)
-        except HeadMoved as exc:
-            # There is no head, and yet none can begin as the first of its name: one was deleted.
-            behind = None if proposal.expected or proposal.behind or exc.found else self.left_off(proposal.key)
-            if behind is None:
-                raise
-            return self._commit(proposal._replace(behind=behind), carried)
-        if known is not None:
-            return Commit.of(decode_receipt(receipt_for(known, proposal.fingerprint)))
-        if request.events:
-            self.announcer.wake()
-        self._blocks.remember(draft.emitted)
-        self._remember(request.manifest.id, draft.manifest)
-        key = proposal.key
-        own, _ = self._own_heads.get(key, (None, False))
-        if len(self._own_heads) >= REMEMBERED_HEADS:
-            self._own_heads.clear()
-        row, record = request.manifest, request.record
-        self._own_heads[key] = Head(key, row.id, row.version, record.seq, record.hash), proposal.expected == own
-        return Commit.of(
-            draft.receipt,
-            block_ids=tuple([block.hex() for block in sorted(stored)]),
-            blocks_stored=len(stored),
-            blocks_reused=max(0, len(draft.emitted) - len(stored)),
-            bytes_written=sum([row.length or len(row.body or b"") for row in request.blocks if row.id in stored]),
-            object_paths=tuple(map(pack_key, request.uploads)),
-        )
 
     def _remember(self, manifest: BlockId, known: Manifest) -> None:
         # Most saves build on the manifest that the save before them made.

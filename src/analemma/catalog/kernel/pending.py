@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.kernel.commits import batch_of, change_rows
-from analemma.catalog.kernel.versions import branch_columns, stored_id
+from analemma.catalog.kernel.versions import NEWEST, branch_columns, stored_id
 from analemma.catalog.port import BranchKey, CommitRequest, Head, TenantId
 from analemma.failpoints import declare, hit
 
@@ -24,8 +24,6 @@ AFTER_INSERT = declare("ledger.after_insert", "the delta is durable, but the cal
 BEFORE_TRANSACTION = declare("apply.before_transaction", "the versions of pending deltas are built and none is written")
 BEFORE_COMMIT = declare("apply.before_commit", "the versions are written inside the transaction")
 AFTER_COMMIT = declare("apply.after_commit", "the versions are committed, but nobody knows")
-
-LARGEST = (1 << 63) - 1
 
 
 class PendingEntry(NamedTuple):
@@ -106,7 +104,7 @@ def pending_count(catalog: SqlCatalog, tenant: TenantId) -> int:
 
 
 def pending_branches(
-    catalog: SqlCatalog, tenant: TenantId, *, before_us: int = LARGEST, through: int = LARGEST, limit: int = 100
+    catalog: SqlCatalog, tenant: TenantId, *, before_us: int = NEWEST, through: int = NEWEST, limit: int = 100
 ) -> list[BranchKey]:
     """Branches with entries that are pending; with such as were made before a time, or have a place up to one."""
     return catalog.engine.rows(
