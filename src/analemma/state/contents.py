@@ -1,4 +1,4 @@
-"""The contents of a version: changed by deltas, which is the one way state is written; read whole, or by field."""
+"""Saving and reading state: it is changed by deltas, which is the one way it is written, and read whole or by field."""
 
 from __future__ import annotations
 
