@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import uuid
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -94,3 +97,18 @@ def test_looking_at_a_value_with_a_class_that_has_fewer_fields_loses_none(store:
             "plan": newer(1, [2]),
             "/all/0": newer(3, [4]),
         }
+
+
+def test_a_large_list_lets_go_of_what_nobody_holds_any_more(app: App) -> None:
+    app.kernel.save_state_delta({"log": [{"n": number} for number in range(3_000)]}, **NAME)
+    bag = app.kernel.load_latest_state(lazy=True, **NAME)
+    item = {"id": uuid.uuid4()}
+    expected, kept = {"id": uuid.UUID(int=item["id"].int)}, weakref.ref(item["id"])
+    bag["log"].append(item)
+    app.kernel.save(bag)
+    assert bag["log"][-1] is item
+    del item
+    app.kernel.save(bag)
+    gc.collect()
+    assert kept() is None
+    assert bag["log"][-1] == newest(app)["log"][-1] == expected
