@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -84,35 +83,33 @@ class LeasedTrees(Base):
     def fields_of(self, pointer: Pointer, execution: str) -> dict[str, StoredField]:
         """The fields of a tree that holds several, without those parts of them that have trees of their own."""
         nodes = self.trees.open()
-        with self._leased([pointer]):
+
+        def read() -> Any:
             (wire,) = nodes.wires([(pointer.hash, ())])
             if container_kind(wire) != "map":
                 raise Corrupt(f"block {pointer.hash.hex()} is no map of fields", block=pointer.hash.hex())
-            (fields,) = nodes.contents([wire])
-        assert isinstance(fields, dict)
+            return nodes.contents([wire])[0]
+
+        fields = self.guarded([pointer], read)
         return {name: StoredField(pointer, execution, grouped=True, wire=wire) for name, wire in fields.items()}
 
     def names_of(self, deleted: tuple[str, ...] | Pointer) -> tuple[str, ...]:
         """The names of a note's deleted fields."""
         return check_names(self._read([StoredField(deleted, "")])[0]) if isinstance(deleted, Pointer) else deleted
 
-    def guarded(self, pointer: Pointer, read: Callable[[], T]) -> T:
-        """Read something behind a pointer; Denied if it was released meanwhile."""
-        with self._leased([pointer]):
-            return read()
-
     def _read(self, fields: Sequence[StoredField]) -> list[Any]:
-        with self._leased([each.pointer for each in fields]):
+        def read() -> list[Any]:
             roots = [each.pointer.hash for each in fields if not each.grouped]
             found = iter(Nodes(self.trees.fetch).wires((root, ()) for root in roots))
-            wires = [each.wire if each.grouped else next(found) for each in fields]
-            return self.trees.values(wires)
+            return self.trees.values([each.wire if each.grouped else next(found) for each in fields])
 
-    @contextmanager
-    def _leased(self, pointers: Sequence[Pointer]) -> Iterator[None]:
-        """Tells a tree that was released while it was read from one that is damaged."""
+        return self.guarded([each.pointer for each in fields], read)
+
+    def guarded(self, pointers: Sequence[Pointer], read: Callable[[], T]) -> T:
+        """Read something behind pointers. Tells a tree that was released while it was read from one that is damaged:
+        that is Denied."""
         try:
-            yield
+            return read()
         except Corrupt as exc:
             ids = list({pointer.lease: None for pointer in pointers})
             if exc.facts.get("missing"):

@@ -189,7 +189,7 @@ class Payloads:
             pointer = parse_pointer_form(dict(source), source.get("field_name"))
             self._leased.use([pointer], owner_id, workflow_id)
             size, top = pointer.size_bytes, pointer.hash
-            guarded = partial(self._leased.guarded, pointer)
+            guarded = partial(self._leased.guarded, [pointer])
             total = guarded(lambda: Nodes(trees.fetch).get(top).length)
         route = self.router.choose(size, wanted, total, auto_routing=auto_routing)
         started = self._context.clock.monotonic()
