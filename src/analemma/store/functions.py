@@ -77,7 +77,7 @@ def with_payloads(
     >>> count({"n": 1})["n"]
     2
     """
-    from analemma.payloads.handlers import HandlerOptions
+    from analemma.payloads.payloads import HandlerOptions
 
     chosen = HandlerOptions(**options)
 
