@@ -35,7 +35,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from analemma.clock import until
 from analemma.errors import Invalid, Unavailable
@@ -116,24 +116,13 @@ if not TYPE_CHECKING:
 
 
 def hop(verb: Callable[Concatenate[Target, P], T]) -> Callable[Concatenate[Async[Target], P], Coroutine[Any, Any, T]]:
-    """The verb as a coroutine that waits for a thread."""
+    """The verb as a coroutine that waits for a thread; of what has verbs again, it gives the face."""
+    is_handle = gives_handle(verb)
 
     @functools.wraps(verb)
     async def awaited(self: Async[Target], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.run(_call(verb, self, args, kwargs))
-
-    return awaited
-
-
-def enter(
-    verb: Callable[Concatenate[Target, P], T],
-) -> Callable[Concatenate[Async[Target], P], Coroutine[Any, Any, Any]]:
-    """The same of a verb that gives something with verbs: its face."""
-
-    @functools.wraps(verb)
-    async def awaited(self: Async[Target], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         found = await self._threads.run(_call(verb, self, args, kwargs))
-        return face(found, type(found).__name__, self._threads)
+        return cast(T, face(found, type(found).__name__, self._threads)) if is_handle else found
 
     return awaited
 
@@ -230,10 +219,17 @@ def member(of: type, name: str) -> Any:
 
 def wrapper(verb: Callable[..., Any]) -> Callable[..., Any]:
     """What makes a verb one of the async face, by what it says that it gives."""
-    gives = str(inspect.signature(verb).return_annotation).partition("[")[0]
-    if gives in HANDLES and verb.__module__ == "analemma.store.workflow":
-        return enter
+    gives = _given(verb)
     return stream if gives == "Iterator" else manage if gives == "AbstractContextManager" else hop
+
+
+def gives_handle(verb: Callable[..., Any]) -> bool:
+    """Whether a verb gives something that has verbs again."""
+    return verb.__module__ == "analemma.store.workflow" and _given(verb) in HANDLES
+
+
+def _given(verb: Callable[..., Any]) -> str:
+    return str(inspect.signature(verb).return_annotation).partition("[")[0]
 
 
 @functools.cache
@@ -254,12 +250,6 @@ def face_class(of: type, name: str) -> type[Async[Any]]:
 def face(part: Any, name: str, threads: Threads) -> Any:
     """The face of a part."""
     return face_class(part.__class__, name)(part, threads)
-
-
-def _workflow(of: App | Tenant, name: str, owner: str | None, threads: Threads) -> AsyncWorkflow:
-    """A handle whose verbs are coroutines. Not one itself: nothing is read."""
-    handle: AsyncWorkflow = face(of.workflow(name, owner=owner), "Workflow", threads)
-    return handle
 
 
 class AsyncContracts(ContractsFace):
@@ -303,7 +293,9 @@ class AsyncTenant(TenantFace):
     """One tenant's part of an open store."""
 
     def workflow(self, name: str, *, owner: str | None = None) -> AsyncWorkflow:
-        return _workflow(self._target, name, owner, self._threads)
+        # Not a coroutine: nothing is read.
+        handle: AsyncWorkflow = face(self._target.workflow(name, owner=owner), "Workflow", self._threads)
+        return handle
 
     def view(self, view_id: str, version: str | None = None) -> AsyncView:
         """One view, whose verbs are coroutines; whether there is such a view shows when it is asked."""
@@ -345,7 +337,7 @@ class AsyncApp(AppFace):
     _target = sync
 
     def workflow(self, name: str, *, owner: str | None = None) -> AsyncWorkflow:
-        return _workflow(self._target, name, owner, self._threads)
+        return self.default.workflow(name, owner=owner)
 
     async def tenant(self, name: str) -> AsyncTenant:
         """One tenant's part of the store, made if it is new."""

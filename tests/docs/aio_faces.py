@@ -71,7 +71,7 @@ def _lines(cls: type, of: type, imports: Imports) -> Iterator[str]:
         elif verb is not None:
             overloads = typing.get_overloads(verb)
             yield from ("    @overload\n" + _spelled(each, imports) for each in overloads)
-            if aio.wrapper(verb) is aio.enter:
+            if aio.gives_handle(verb):
                 yield _spelled(verb, imports, f"Async{inspect.signature(verb).return_annotation}")
             elif not overloads:
                 yield f"    {name} = {aio.wrapper(verb).__name__}({of.__name__}.{name})"
