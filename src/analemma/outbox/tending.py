@@ -15,7 +15,6 @@ from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.admin import (
     BEFORE_EVERYTHING,
     EventFilter,
-    LaneCounts,
     OutboxEntry,
     channel_counts,
     channel_failures,
@@ -129,24 +128,24 @@ class Outbox:
         """Counts, ages and whether they are in order. Counting what was processed reads all of it; without that, only
         what is under way is read."""
         number = self._context.tenant_number(tenant)
-        (lanes,) = self._engine.rows(LaneCounts, "outbox_lanes", tenant=number)
+        left, lanes, leased, stale, failed, parked = self._engine.all("outbox_lanes", tenant=number)[0]
         oldest_us = self._engine.value("outbox_oldest", tenant=number)
         processed, discarded = self._engine.all("outbox_settled", tenant=number)[0] if count_processed else (None, None)
         oldest_s = None if oldest_us is None else max(0.0, (database_clock(self._engine) - oldest_us) / SECOND_US)
-        pending = lanes.undelivered - lanes.leased - lanes.failed - lanes.parked
+        pending = left - leased - failed - parked
         resting = self._resting(number)
         failing = self._failing(number)
-        problems = self._problems(pending, oldest_s, lanes.stale, lanes.parked) + resting + failing
+        problems = self._problems(pending, oldest_s, stale, parked) + resting + failing
         return OutboxStatus(
             pending=pending,
-            processing=lanes.leased,
-            failed=lanes.failed,
-            dead=lanes.parked,
+            processing=leased,
+            failed=failed,
+            dead=parked,
             processed=processed,
             discarded=discarded,
-            lanes=lanes.lanes,
-            parked=lanes.parked,
-            stale=lanes.stale,
+            lanes=lanes,
+            parked=parked,
+            stale=stale,
             oldest_s=oldest_s,
             health="warning" if problems else "ok",
             problems=problems,
@@ -309,7 +308,7 @@ class Outbox:
 
         def move(tx: Transaction) -> bool:
             now = database_clock(tx)
-            if tx.execute("skip_in_lane", **place, now=now) != 1:
+            if tx.execute("release_lane", **place, done=event.seq, now=now) != 1:
                 return False
             return tx.execute("discard_event", **place, now=now, reason=reason) == 1
 

@@ -18,17 +18,6 @@ from analemma.catalog.port import TenantId
 BEFORE_EVERYTHING = LaneKey(TenantId(-1), "", "")
 
 
-class LaneCounts(NamedTuple):
-    """What is under way, in lanes and rows."""
-
-    undelivered: int
-    lanes: int
-    leased: int
-    stale: int
-    failed: int
-    parked: int
-
-
 class OutboxEntry(NamedTuple):
     """One event and what became of it."""
 
@@ -108,7 +97,8 @@ def revive_event(tx: Transaction, lane: LaneKey, seq: int, *, now_us: int) -> bo
     """Let a lane go on with the event that stopped it, with all its attempts before it; False if it does not stop it
     any more."""
     place = {**lane._asdict(), "seq": seq}
-    return tx.execute("revive_lane", **place, now=now_us) == 1 and tx.execute("revive_event", **place) == 1
+    released = tx.execute("release_lane", **place, done=seq - 1, now=now_us) == 1
+    return released and tx.execute("revive_event", **place) == 1
 
 
 class ChannelState(NamedTuple):

@@ -62,22 +62,16 @@ include next_events
 WHERE lane.retry_at IS NOT NULL
 include of_lanes
 
--- revive_lane --
--- Lets a lane go on with the row that stopped it, if it is still that row and nobody is at it.
-UPDATE lane SET parked = false, retry_at = NULL, suspect = false, due_at = :now, fence = fence + 1
-WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND done_seq + 1 = :seq
-  AND (parked OR retry_at IS NOT NULL) AND lease_until IS NULL
-
 -- revive_event --
 -- As new: with all its attempts before it.
 UPDATE outbox SET status = 'PENDING', attempts = 0, next_attempt_at = NULL, failure_reason = NULL
 WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq = :seq
 
--- skip_in_lane --
--- Lets a lane go on behind the row that stopped it, if it is still that row and nobody is at it.
+-- release_lane --
+-- Lets a lane go on with the row that stopped it, or behind it if that is done, if it is still that row and nobody is at it.
 UPDATE lane
-SET parked = false, retry_at = NULL, suspect = false, fence = fence + 1, done_seq = :seq,
-    due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE CAST(:now AS bigint) END
+SET parked = false, retry_at = NULL, suspect = false, fence = fence + 1, done_seq = :done,
+    due_at = CASE WHEN next_seq - 1 <= :done THEN NULL ELSE CAST(:now AS bigint) END
 WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND done_seq + 1 = :seq
   AND (parked OR retry_at IS NOT NULL) AND lease_until IS NULL
 
