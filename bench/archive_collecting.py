@@ -136,7 +136,7 @@ def measure(url: str, workspaces: int) -> dict[str, float]:
     took: dict[str, float] = {}
     with closing(analemma.open(url, migrate=True)) as app:
         objects = MadeUpObjects(workspaces)
-        parts = replace(app.archives._parts, store=objects)  # type: ignore[arg-type]
+        parts = replace(app.archives._parts, objects=objects)  # type: ignore[arg-type]
         archives = Archives(parts)
         settings = analemma.Settings(**{**vars(parts.settings), "archive_gc_filter": "bloom"})
         filtered = Archives(replace(parts, settings=settings))

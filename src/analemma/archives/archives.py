@@ -53,7 +53,7 @@ class Archives:
         Conflict if there is a workspace of this id, or the directory is another's."""
         row = self._new_row(workspace, owner_id, volume, "PENDING", "INITIALIZING")
         opened = self._parts.volumes.open(row.volume)
-        self._parts.claim_objects()
+        self._parts.catalog.claim_objects()
         # Before there is a lock, which would lie in what is another's.
         check_apart(self._parts, row.volume, workspace, cold=True)
         opened.check_place()
@@ -65,9 +65,9 @@ class Archives:
             owner = self._parts.volume_owner(workspace)
             opened.claim(owner, create=False)
             try:
-                row = self._parts.catalog.add(row, lease_s=self._parts.settings.archive_lease_s)
+                row = self._parts.rows.add(row, lease_s=self._parts.settings.archive_lease_s)
             except Conflict:
-                found = self._parts.catalog.get(workspace)
+                found = self._parts.rows.get(workspace)
                 if found is None or found.volume != row.volume or found.status == "DELETED":
                     opened.release(owner)
                 raise
@@ -77,7 +77,7 @@ class Archives:
                 check_apart(self._parts, row.volume, workspace)
             except Conflict:
                 opened.release(owner)
-                self._parts.catalog.drop(workspace, row.fence)
+                self._parts.rows.drop(workspace, row.fence)
                 raise
             return self._public(self._reconciler.initialize(Held(self._parts, row, opened)))
 
@@ -97,7 +97,7 @@ class Archives:
             raise Conflict(
                 "an archive of format 2 cannot be adopted", hint="its blocks belong to the store that made it"
             )
-        return self._public(self._parts.catalog.add(row, lease_s=0, unit=meta.facts()))
+        return self._public(self._parts.rows.add(row, lease_s=0, unit=meta.facts()))
 
     def get(self, workspace: str, *, owner_id: str | None = None) -> Workspace:
         """One workspace; also one that is deleted, until it is purged."""
@@ -115,7 +115,7 @@ class Archives:
             "status": status or "",
             "deleted": int(deleted),
         }
-        for page in self._parts.catalog.engine.pages("workspaces", {"after": ""}, limit=PAGE, **chosen):
+        for page in self._parts.engine.pages("workspaces", {"after": ""}, limit=PAGE, **chosen):
             yield from (self._public(WorkspaceRow(*row)) for row in page)
 
     def unit(self, workspace: str, *, owner_id: str | None = None) -> ArchiveUnit:
@@ -137,8 +137,8 @@ class Archives:
 
         If it fails before the archive is verified, the workspace is WARM as before. One that is COLD already is left
         alone. `force` reads every file, also those that look unchanged."""
-        self._parts.objects  # noqa: B018  Invalid without one, before anything is begun.
-        self._parts.claim_objects()
+        self._parts.archive_objects  # noqa: B018  Invalid without one, before anything is begun.
+        self._parts.catalog.claim_objects()
         found = self._operations.find(check_workspace(workspace), owner_id)
         if found.status == "COLD" and found.operation == "NONE":
             return self._public_unit(found)
@@ -204,8 +204,8 @@ class Archives:
 
         With `discard` nothing is archived: what is in the volume is gone."""
         if not discard:
-            self._parts.objects  # noqa: B018
-            self._parts.claim_objects()
+            self._parts.archive_objects  # noqa: B018
+            self._parts.catalog.claim_objects()
             self._check_here(self._operations.find(check_workspace(workspace), owner_id))
 
         def begin(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
@@ -233,12 +233,12 @@ class Archives:
                     workspace=row.id,
                 )
             self._check_unit(tx, row)
-            self._parts.catalog.spare_unit(tx, row.id, row.archive_op)
+            self._parts.rows.spare_unit(tx, row.id, row.archive_op)
             # Whoever deleted it and does not know that it is done must not do it again.
             # guard: workspace.undeleted
             return row._replace(status="COLD", deleted_at_us=None, error=None, fence=row.fence + 1)
 
-        return self._public(self._parts.catalog.change(check_workspace(workspace), move))
+        return self._public(self._parts.rows.change(check_workspace(workspace), move))
 
     def purge(self, workspace: str, *, owner_id: str | None = None) -> None:
         """Remove a workspace for good: its volume, all its archives, and every trace in the catalog. Denied, before
@@ -267,7 +267,7 @@ class Archives:
         workspace goes back to its archive then, which is older than what was in the volume."""
         self._operations.find(check_workspace(workspace), owner_id)
         self._reconciler.finish_one(workspace, self._job(None, None, progress), give_up_volume=give_up_volume)
-        row = self._parts.catalog.get(workspace)
+        row = self._parts.rows.get(workspace)
         if row is None:
             raise NotFound(
                 f"workspace {workspace} was being purged, and is gone",
@@ -361,13 +361,13 @@ class Archives:
 
     def _begin_unit(self, tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
         op_id = new_operation(self._parts.entropy)
-        self._parts.catalog.begin_unit(tx, row, op_id, now)
+        self._parts.rows.begin_unit(tx, row, op_id, now)
         return row._replace(op_id=op_id)
 
     def _check_unit(self, tx: Transaction, row: WorkspaceRow) -> None:
         unit = None
         if row.archive_op is not None:
-            unit = self._parts.catalog.unit(row.id, row.archive_op, within=tx)
+            unit = self._parts.rows.unit(row.id, row.archive_op, within=tx)
         check_unit(row, unit)
 
     def _check_here(self, row: WorkspaceRow) -> None:

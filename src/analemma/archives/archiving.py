@@ -104,7 +104,7 @@ class Archiver:
         """Give up a session whose blocks were not committed: what it wrote is garbage."""
         session, self._session = self._session, None
         if session is not None:
-            self._parts.catalog.sessions.forget(self._parts.tenant, session)
+            self._parts.rows.sessions.forget(self._parts.tenant, session)
 
     def _finished_upload(self, op_id: str) -> Meta | None:
         """An upload of this very operation that was finished, and is of the volume as it is."""
@@ -203,7 +203,7 @@ class Archiver:
         settings = self._parts.settings
         walk = Walk(self._held.volume.path, limits=self._parts.limits)
         written = write_tar(
-            self._parts.objects,
+            self._parts.archive_objects,
             self._parts.key(self._held.row, op_id, name),
             walk,
             self._job,
@@ -225,7 +225,7 @@ class Archiver:
             skipped=walk.totals.skipped,
             notes=tuple(walk.totals.notes),
         )
-        verify_written(self._parts.objects, self._parts.key(self._held.row, op_id, name), written, self._job)
+        verify_written(self._parts.archive_objects, self._parts.key(self._held.row, op_id, name), written, self._job)
         return meta
 
     def _write_meta(self, op_id: str, meta: Meta) -> Meta:
@@ -234,10 +234,10 @@ class Archiver:
             # The same volume gives the same bytes, so another attempt finds its own. Not before it is certain that the
             # volume stood still: an index of what was only passing would be in the way.
             key = self._parts.key(self._held.row, op_id, meta.data)
-            self._parts.objects.put(key, self._index, if_absent=True)
+            self._parts.archive_objects.put(key, self._index, if_absent=True)
             self._verify(op_id, meta)
         try:
-            self._parts.objects.put(self._parts.key(self._held.row, op_id), encode_meta(meta), if_absent=True)
+            self._parts.archive_objects.put(self._parts.key(self._held.row, op_id), encode_meta(meta), if_absent=True)
         except Conflict:
             # A worker that was taken for dead has finished its attempt. One of the two markers counts, and names its
             # own data.
@@ -258,8 +258,8 @@ class Archiver:
                 raise Conflict(f"workspace {row.id} is in the middle of another operation", hint="look again")
             root = None if meta.root is None else bytes.fromhex(meta.root)
             if self._session is not None:
-                self._parts.catalog.sessions.close(tx, self._parts.tenant, self._session)
-            self._parts.catalog.keep_unit(tx, row, op_id, meta.facts(root), now)
+                self._parts.rows.sessions.close(tx, self._parts.tenant, self._session)
+            self._parts.rows.keep_unit(tx, row, op_id, meta.facts(root), now)
             return row._replace(archive_op=op_id, archive_key=key)
 
         writer.change(commit)
@@ -295,7 +295,7 @@ class Archiver:
 
     def _verify(self, op_id: str, meta: Meta) -> None:
         key = self._parts.key(self._held.row, op_id, meta.data)
-        verify_object(self._parts.objects, key, size=meta.size, sha256=meta.sha256, job=self._job)
+        verify_object(self._parts.archive_objects, key, size=meta.size, sha256=meta.sha256, job=self._job)
 
     def _read_meta(self, op_id: str) -> Meta:
         return read_meta(self._parts, self._held.row, op_id)

@@ -87,7 +87,7 @@ class BlockWriter:
 
     def write(self, op_id: str) -> tuple[Meta, bytes]:
         """Store all blocks; the marker, and the bytes of the index object that it will stand for."""
-        self._parts.catalog.sessions.open(self._parts.tenant, self.session)
+        self._parts.rows.sessions.open(self._parts.tenant, self.session)
         limits = self._parts.limits
         walk = Walk(self._held.volume.path, unchanged=self._is_unchanged, limits=limits, times_ns=TIMES_NS)
         try:
@@ -129,7 +129,7 @@ class BlockWriter:
         row, path = self._held.row, self._held.volume.cache
         if row.archive_op is None or path is None:
             return
-        unit = self._parts.catalog.unit(row.id, row.archive_op)
+        unit = self._parts.rows.unit(row.id, row.archive_op)
         if unit is not None and unit.state == "kept" and unit.facts is not None and unit.facts.root is not None:
             self._known, self._verified_at_us = read_cache(path, row.archive_op)
             self._base = unit.facts.root if self._known else None
@@ -270,7 +270,7 @@ class _SharedFiles:
         return path not in self._read
 
     def missing(self, blocks: Sequence[BlockId]) -> set[BlockId]:
-        rows = self._parts.catalog.engine.all("present_blocks", tenant=self._parts.tenant, ids=blocks)
+        rows = self._parts.engine.all("present_blocks", tenant=self._parts.tenant, ids=blocks)
         places = {block: (upload, end) for block, upload, end in rows}
         return {block for block in blocks if block not in places or not self._is_there(*places[block])}
 
@@ -279,7 +279,7 @@ class _SharedFiles:
         if upload is None:
             return True
         if upload not in self._sizes:
-            info = self._parts.objects.head(pack_key(upload))
+            info = self._parts.archive_objects.head(pack_key(upload))
             self._sizes[upload] = -1 if info is None else info.size
         return end <= self._sizes[upload]
 
@@ -336,7 +336,7 @@ class _Batches:
         prepared = self._parts.blocks.prepare(batch, self._key, None, read_back=True)
         again = self._damaged(batch) if self._repair else set()
         try:
-            self.stored += self._parts.catalog.write_blocks(self._session, prepared.rows, prepared.uploads, again=again)
+            self.stored += self._parts.rows.write_blocks(self._session, prepared.rows, prepared.uploads, again=again)
         except AnalemmaError as exc:
             self._parts.blocks.give_up(prepared.uploads, exc)
             raise

@@ -71,7 +71,7 @@ class ArchiveCollector:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._engine = parts.catalog.engine
+        self._engine = parts.engine
         self._settings = parts.settings
 
     def plan(self, delay_s: float | None = None, *, progress: Progress | None = None) -> ArchiveGcPlan:
@@ -119,7 +119,7 @@ class ArchiveCollector:
         if dry_run:
             return as_report(self.plan(delay_s, progress=progress))
         delay_s = self._delay(delay_s)
-        self._parts.objects  # noqa: B018  Invalid without one, before anything is begun.
+        self._parts.archive_objects  # noqa: B018  Invalid without one, before anything is begun.
         begun = ArchivePass.take(
             self._engine,
             self._parts.holder,
@@ -140,7 +140,7 @@ class ArchiveCollector:
     def _listing(self, tell: Progress) -> Iterator[tuple[Listing, int]]:
         """Everything there is, and the database's time before that was asked."""
         listed_at_us = database_clock(self._engine)
-        found = self._parts.objects.list(archives_prefix(self._parts.tenant_name))
+        found = self._parts.archive_objects.list(archives_prefix(self._parts.tenant_name))
         listing = list_units(found, self._parts.tenant_name, lambda count: tell("listing", count))
         try:
             yield listing, listed_at_us
@@ -277,7 +277,7 @@ class _Run:
         chosen = batch
         if isinstance(self._protection, FilteredProtection):
             chosen = [unit for unit in batch if unit not in self._protection.filter]
-        claimed = self._pass.claim(self._parts.catalog, chosen, self._delay_us, unknown=self._force) if chosen else []
+        claimed = self._pass.claim(self._parts.rows, chosen, self._delay_us, unknown=self._force) if chosen else []
         self._claimed += len(claimed)
         self._refused += len(batch) - len(claimed)
         try:
@@ -296,7 +296,7 @@ class _Run:
     def _delete(self, units: list[str]) -> list[str]:
         """Delete all that these units have by now, which may be more than was listed; without its marker an archive
         does not exist, so that goes first."""
-        objects = self._parts.objects
+        objects = self._parts.archive_objects
         markers: list[str] = []
         data: list[str] = []
         size = 0

@@ -61,13 +61,13 @@ class Held:
         def guarded(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
             return move(tx, check_fence(row, self.fence), now)  # guard: workspace.fence
 
-        self.row = self._parts.catalog.change(self.row.id, guarded)
+        self.row = self._parts.rows.change(self.row.id, guarded)
         return self.row
 
     def confirm(self) -> None:
         """Raise LostOperation if it is another's: asked of the catalog, just before what cannot be taken back."""
         self.check()
-        row = self._parts.catalog.get(self.row.id)
+        row = self._parts.rows.get(self.row.id)
         if row is None:
             raise missing(self.row.id)
         check_fence(row, self.fence)  # guard: workspace.confirmed
@@ -100,7 +100,7 @@ class Held:
         lease_us = int(self._parts.settings.archive_lease_s * SECOND_US)
         try:
             # Not through `change`: the row that the worker knows is not the heartbeat's to replace.
-            self._parts.catalog.change(
+            self._parts.rows.change(
                 self.row.id,
                 # guard: workspace.renewed
                 lambda _, row, now: check_fence(row, self.fence)._replace(lease_until_us=now + lease_us),
@@ -119,7 +119,7 @@ class Operations:
 
     def find(self, workspace: str, owner: str | None) -> WorkspaceRow:
         """A workspace; NotFound if there is none, or it is another owner's."""
-        row = self._parts.catalog.get(workspace)
+        row = self._parts.rows.get(workspace)
         if row is None or (owner is not None and row.owner != owner):
             raise missing(workspace)
         return row
@@ -129,7 +129,7 @@ class Operations:
         """Hold the volume and take the lock. `move` raises if the workspace's status does not allow it."""
         row = self.find(workspace, owner)
         volume = self._parts.volumes.open(row.volume)
-        check_idle(row, database_clock(self._parts.catalog.engine))
+        check_idle(row, database_clock(self._parts.engine))
         with volume.lock():
 
             def take(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
@@ -138,7 +138,7 @@ class Operations:
                 check_idle(row, now)  # guard: workspace.idle
                 return self._taken(move(tx, row, now)._replace(operation=operation, error=None), now)
 
-            row = self._parts.catalog.change(workspace, take)
+            row = self._parts.rows.change(workspace, take)
             hit(AFTER_BEGIN)
             with self._beating(Held(self._parts, row, volume)) as held:
                 yield held
@@ -159,7 +159,7 @@ class Operations:
                     raise busy(row, now)
                 return row if row.operation == "NONE" else self._taken(row, now)
 
-            row = self._parts.catalog.change(workspace, take)
+            row = self._parts.rows.change(workspace, take)
             if row.operation == "NONE":
                 yield None
                 return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -12,10 +11,9 @@ from analemma.archives.names import META, unit_prefix
 from analemma.archives.volumes import Volumes
 from analemma.blocks.ownership import ObjectOwnership
 from analemma.blocks.port import ObjectStore
-from analemma.blocks.store import BlockStore
 from analemma.catalog.archives.workspaces import Operation, SqlWorkspaces, Status, UnitRow, WorkspaceRow
-from analemma.catalog.port import TenantId
-from analemma.clock import Clock, Entropy, moment
+from analemma.clock import moment
+from analemma.context import Context
 from analemma.errors import Invalid
 from analemma.settings import Settings
 
@@ -59,36 +57,27 @@ class ArchiveUnit:
     """Bytes that the archive added to the store: its data object, or what was new of its blocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+@dataclass(frozen=True)
+class Parts(Context):
     """One tenant's rows and objects, and what else the verbs need."""
 
-    catalog: SqlWorkspaces
-    tenant: TenantId
-    tenant_name: str
+    rows: SqlWorkspaces
     store_id: str
     holder: str
-    store: ObjectStore | None
-    claim_objects: Callable[[], None]
-    """Called before anything is put there: Invalid if the store's objects are elsewhere."""
     ownership: ObjectOwnership | None
     """Whose the objects are; None if nobody else can have them."""
-    blocks: BlockStore
-    clock: Clock
-    entropy: Entropy
-    settings: Settings
     volumes: Volumes
-    store_paths: tuple[str, ...] = ()
+    store_paths: tuple[str, ...]
     """Where on this machine the store itself lies: no place for volumes."""
 
     @property
-    def objects(self) -> ObjectStore:
+    def archive_objects(self) -> ObjectStore:
         """Where archives lie."""
-        if self.store is None:
+        if self.objects is None:
             raise Invalid(
                 "archives need an object store", hint="open the store with objects=..., or set ANALEMMA_OBJECTS"
             )
-        return self.store
+        return self.objects
 
     @property
     def limits(self) -> Limits:

@@ -32,7 +32,7 @@ def check_apart(parts: Parts, path: str, workspace: str | None = None, *, cold: 
     for place in parts.store_paths:
         if is_within(path, place) or is_within(place, path):
             raise Conflict(f"{path} and the store at {place} lie inside each other", hint="use another directory")
-    for each in parts.catalog.engine.rows(VolumeRow, "volumes_around", path=path):
+    for each in parts.engine.rows(VolumeRow, "volumes_around", path=path):
         if (each.tenant, each.workspace) == (parts.tenant, workspace) or not (each.has_volume or cold):
             continue
         if each.volume == path:

@@ -31,19 +31,19 @@ def read_meta(parts: Parts, row: WorkspaceRow, op_id: str) -> Meta:
 def read_foreign_meta(parts: Parts, row: WorkspaceRow, op_id: str) -> Meta:
     """The marker of an archive that another program made: `home.meta`, or else `home.tar.gz.meta`."""
     names = [META, f"{FOREIGN_DATA}.meta"]
-    found = next((name for name in names if parts.objects.head(parts.key(row, op_id, name)) is not None), META)
+    found = next((name for name in names if parts.archive_objects.head(parts.key(row, op_id, name)) is not None), META)
     return decode_foreign_meta(_small_object(parts, parts.key(row, op_id, found)), workspace=row.id, op_id=op_id)
 
 
 def _small_object(parts: Parts, key: str) -> bytes:
     """A marker's bytes, if there are not so many that it can be none."""
-    info = parts.objects.head(key)
+    info = parts.archive_objects.head(key)
     if info is None:
         raise meta_not_found(key)
     if info.size > LARGEST_META:
         raise damaged(f"the marker {key} has {info.size} bytes")
     try:
-        return parts.objects.get(key)
+        return parts.archive_objects.get(key)
     except NotFound:
         raise meta_not_found(key) from None
 
@@ -61,11 +61,11 @@ def current_archive(parts: Parts, row: WorkspaceRow, facts: UnitFacts) -> Meta:
 def verify_archive(parts: Parts, row: WorkspaceRow, meta: Meta, job: Job) -> None:
     """Read all of an archive; DataLost unless it is what was written."""
     key = parts.key(row, meta.op_id, meta.data)
-    verify_object(parts.objects, key, size=meta.size, sha256=meta.sha256, job=job)
+    verify_object(parts.archive_objects, key, size=meta.size, sha256=meta.sha256, job=job)
     if meta.format == FOREIGN_TAR_GZ and meta.sha256 is None:
-        check_foreign_tar(parts.objects, key, meta, job)
+        check_foreign_tar(parts.archive_objects, key, meta, job)
     if meta.format == BLOCKS:
-        check_index(parts.objects.get(key), meta)
+        check_index(parts.archive_objects.get(key), meta)
         verify_blocks(parts.blocks, meta, job)
 
 
@@ -80,17 +80,17 @@ def extract_archive(parts: Parts, row: WorkspaceRow, meta: Meta, directory: str,
     with Extractor(directory, limits=limits, outside_links=parts.settings.archive_outside_links) as extractor:
         if meta.format == BLOCKS:
             key = parts.key(row, meta.op_id, meta.data)
-            verify_object(parts.objects, key, size=meta.size, sha256=meta.sha256, job=job)
-            check_index(parts.objects.get(key), meta)
+            verify_object(parts.archive_objects, key, size=meta.size, sha256=meta.sha256, job=job)
+            check_index(parts.archive_objects.get(key), meta)
             read_blocks(parts.blocks.read_uncached, meta, extractor, job)
         else:
-            read_tar(parts.objects, parts.key(row, meta.op_id, meta.data), meta, extractor, job)
+            read_tar(parts.archive_objects, parts.key(row, meta.op_id, meta.data), meta, extractor, job)
         extractor.finish()
 
 
 def kept_unit(parts: Parts, row: WorkspaceRow) -> UnitRow:
     """The archive that a workspace has; NotFound if it never had one, Expired if it is the collector's."""
-    unit = None if row.archive_op is None else parts.catalog.unit(row.id, row.archive_op)
+    unit = None if row.archive_op is None else parts.rows.unit(row.id, row.archive_op)
     return check_unit(row, unit)
 
 

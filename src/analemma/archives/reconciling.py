@@ -49,7 +49,7 @@ class Reconciler:
     def run(self, *, only_here: bool = False) -> tuple[Outcome, ...]:
         """Every operation of the tenant whose worker is gone; with `only_here`, none whose volume is elsewhere."""
         outcomes: list[Outcome] = []
-        engine = self._parts.catalog.engine
+        engine = self._parts.engine
         for page in engine.pages("workspaces_at_work", {"after": ""}, limit=_PAGE, tenant=self._parts.tenant):
             now = database_clock(engine)
             for row in starmap(WorkspaceRow, page):
@@ -175,7 +175,7 @@ class Reconciler:
         return "COLD"
 
     def _outcome(self, workspace: str, only_here: bool) -> Outcome | None:
-        row = self._parts.catalog.get(workspace)
+        row = self._parts.rows.get(workspace)
         if row is None or row.operation == "NONE":
             return None
         if only_here and not self._parts.volumes.open(row.volume).is_here():
@@ -190,7 +190,7 @@ class Reconciler:
         except Exception as exc:
             # Also what a hook raised: the others are not to wait for it.
             error = str(exc) if isinstance(exc, AnalemmaError) else f"{type(exc).__name__}: {exc}"
-        row = self._parts.catalog.get(workspace)
+        row = self._parts.rows.get(workspace)
         return Outcome(workspace, operation, None if row is None else row.status, error)
 
     def _finish(self, held: Held, job: Job) -> None:

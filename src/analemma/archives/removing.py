@@ -62,7 +62,7 @@ class Remover:
         """Remove everything: what names comes before what is named."""
         self.volume()
         row = self._held.row
-        if self._parts.store is not None:
+        if self._parts.objects is not None:
             keys = self._keys(row.id)
             # Listed before this is asked: what another has stored since under the same name is not among them.
             if self._is_ended():  # guard: workspace.purged.volume
@@ -75,7 +75,7 @@ class Remover:
         if self._is_ended():
             return
         self._held.volume.release(self._parts.volume_owner(row.id))
-        self._parts.catalog.drop(row.id, self._held.fence)
+        self._parts.rows.drop(row.id, self._held.fence)
 
     def _is_ended(self) -> bool:
         """Whether another has taken the purge over and ended it; LostOperation if it is another's and goes on, or if
@@ -87,10 +87,10 @@ class Remover:
         return False
 
     def _keys(self, workspace: str) -> list[str]:
-        listed = self._parts.objects.list(workspace_prefix(self._parts.tenant_name, workspace))
+        listed = self._parts.archive_objects.list(workspace_prefix(self._parts.tenant_name, workspace))
         return [info.key for info in listed if parse_key(self._parts.tenant_name, info.key) is not None]
 
     def _delete(self, keys: list[str]) -> None:
         for start in range(0, len(keys), _BATCH):
             self._held.check()
-            self._parts.objects.delete_many(keys[start : start + _BATCH])
+            self._parts.archive_objects.delete_many(keys[start : start + _BATCH])

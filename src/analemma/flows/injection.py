@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import RowChange
-from analemma.catalog.runs.runs import RunRow, RunRows
+from analemma.catalog.runs.runs import RunRow
+from analemma.context import Context
 from analemma.errors import Conflict, Invalid, Limit
 from analemma.flows.document import Workflow, plain
 from analemma.flows.naming import NODE_ID
@@ -28,7 +29,7 @@ ALONE: Final = "inject nodes that run one after the other, or a subflow that has
 _ID: Final = re.compile(rf"{NODE_ID}(\.[0-9]+)?")
 
 
-def place_segment(injection: Injection, rows: RunRows) -> Placed | None:
+def place_segment(injection: Injection, context: Context) -> Placed | None:
     """The segments with a new one among them, as runs take them; None if runs do not take these at all, but somebody
     else who has made them. Invalid if nothing could run the new one."""
     if injection.document is None:
@@ -44,7 +45,8 @@ def place_segment(injection: Injection, rows: RunRows) -> Placed | None:
     document = injection.config
 
     def hold(head: BlockId) -> list[RowChange]:
-        run = rows.newest_on(injection.key, document)
+        branch = {"tenant": context.tenant, **injection.key._asdict()}
+        run = context.engine.row(RunRow, "newest_run_on", **branch, document=document)
         if run is None:
             return []
         _check_reach(run, plan, injection.position, head)

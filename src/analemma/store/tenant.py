@@ -101,10 +101,9 @@ class Tenant:
         return found
 
     def _place_segment(self, injection: Injection) -> Placed | None:
-        from analemma.catalog.runs.runs import RunRows
         from analemma.flows.injection import place_segment
 
-        return place_segment(injection, RunRows(self.context.engine, self.id))
+        return place_segment(injection, self.context)
 
     @cached_property
     def payloads(self) -> Payloads:
@@ -310,21 +309,14 @@ class Tenant:
         from analemma.archives.volumes import DirectoryVolumes
         from analemma.catalog.archives.workspaces import SqlWorkspaces
 
-        place = self._app._place
+        context, place = self.context, self._app._place
         return Archives(
             Parts(
-                catalog=SqlWorkspaces(self.context.engine, self.id),
-                tenant=self.id,
-                tenant_name=self.name,
-                store_id=self.context.catalog.store_id(),
-                holder=self.context.new_holder(),
-                store=self._app.objects,
-                claim_objects=self.context.catalog.claim_objects,
+                **vars(context),
+                rows=SqlWorkspaces(context.engine, self.id),
+                store_id=context.catalog.store_id(),
+                holder=context.new_holder(),
                 ownership=self._app.ownership,
-                blocks=self.blocks,
-                clock=self.context.clock,
-                entropy=self.context.entropy,
-                settings=self._app.settings,
                 volumes=self._app.volumes or DirectoryVolumes(),
                 store_paths=store_paths(place.url, place.objects, place.file),
             )

@@ -183,10 +183,6 @@ class RunRows:
         """The run that was born under a key that counts."""
         return self._engine.row(RunRow, "run_of_key", tenant=self._tenant, key=idempotency_key, keep=self._key_keep_us)
 
-    def newest_on(self, key: BranchKey, document: BlockId) -> RunRow | None:
-        """The run that was last begun on a branch with a document."""
-        return self._engine.row(RunRow, "newest_run_on", tenant=self._tenant, document=document, **key._asdict())
-
     def is_held(self, run: int, fence: int) -> bool:
         """Whether whoever has this fence may go on."""
         row = self._engine.one("run_standing", number=run)
