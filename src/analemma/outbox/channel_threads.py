@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.leases import database_clock
-from analemma.catalog.outbox.claims import DueChannel, OutboxClaims, due_channels
+from analemma.catalog.outbox.claims import OutboxClaims
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError
 from analemma.failpoints import declare, hit
@@ -32,6 +32,14 @@ SHORT_WAIT_S: Final = 0.1
 AFTER_DUE = declare("outbox.after_due", "it is known which channels have something to deliver, and no thread has begun")
 
 log = logging.getLogger("analemma.outbox")
+
+
+class DueChannel(NamedTuple):
+    """A channel that has something to deliver, and does not rest."""
+
+    name: str
+    failures: int
+    """How often in a row nothing could be delivered; 0: it is well."""
 
 
 class _Turn(NamedTuple):
@@ -106,7 +114,7 @@ class ChannelThreads:
         """Whether there is a channel to deliver that does not rest, or was while this was asked."""
         ended = self._ended
         # What a thread holds is not due. One that ends meanwhile may have given it back.
-        return bool(due_channels(self._engine, self._tenant)) or self.is_active() or ended != self._ended
+        return bool(self._engine.all("due_channels", tenant=self._tenant)) or self.is_active() or ended != self._ended
 
     def _ending(self) -> bool:
         return self._over.is_set() or self._host.is_stopping()
@@ -133,7 +141,7 @@ class ChannelThreads:
         """Start threads for channels that are due, the least recently served first; whether there was any, and in how
         many seconds at the latest to look again."""
         ended = self._ended
-        due = due_channels(self._engine, self._tenant)
+        due = self._engine.rows(DueChannel, "due_channels", tenant=self._tenant)
         hit(AFTER_DUE)
         now = time.monotonic()
         has_begun = False

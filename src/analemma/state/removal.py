@@ -25,7 +25,7 @@ from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.kernel.commits import Recorded, change_rows
 from analemma.catalog.kernel.versions import branch_columns
 from analemma.catalog.langgraph.threads import CheckpointRow
-from analemma.catalog.outbox.lanes import check_events, in_lanes
+from analemma.catalog.outbox.lanes import in_lanes
 from analemma.catalog.port import ASIDE, BranchKey, Head, JournalRow, Pin, RowChange, Tag, Version
 from analemma.clock import attempts, moment
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
@@ -252,7 +252,6 @@ def _do(
     announcer = kernel._commits.announcer
     tell = announcer.removed if kind == DELETED else announcer.committed
     events = tell(after) if after else ()
-    check_events(events)
     lanes, placed = in_lanes(events)
     told = NotFound(f"{place(BranchKey(key.owner, key.workflow))} was deleted", hint="save it anew, if it is needed")
     given = SimpleNamespace(

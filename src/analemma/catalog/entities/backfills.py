@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Statements
-from analemma.catalog.entities.slices import AFTER_ALL_KEYS
+from analemma.catalog.entities.slices import key_bounds
 from analemma.catalog.port import TenantId
 
 RUNNING = "RUNNING"
@@ -126,8 +126,7 @@ class EntityChoice:
     def columns(self) -> dict[str, Any]:
         return {
             "type": self.type,
-            "low": self.prefix,
-            "high": self.prefix + AFTER_ALL_KEYS,
+            **key_bounds(self.prefix),
             "ids": self.ids,
             "fingerprint": self.fingerprint,
         }

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace, Overtaken, write_whole
-from analemma.catalog.outbox.lanes import Within, check_events, in_lanes, settled_lane
+from analemma.catalog.outbox.lanes import Within, in_lanes, settled_lane
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
 from analemma.clock import Clock, attempts
 from analemma.failpoints import declare, hit
@@ -145,7 +145,6 @@ class Raws:
             moves = fate is Fate.CREATED and version > seen
             held.append(_Held(item.place, seen, *((version, item.hash) if moves else (each.newest, each.newest_hash))))
         events = [item.event(version) for item, version in new]
-        check_events(events)
         lanes, placed = in_lanes(events, settled_lane(within) if new else None)
         given = SimpleNamespace(
             tenant=self._tenant,

@@ -13,7 +13,7 @@ import orjson
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.entities import EntityPlace, Overtaken, write_whole
-from analemma.catalog.outbox.lanes import LaneKey, Within, check_events, in_lanes, settled_lane
+from analemma.catalog.outbox.lanes import LaneKey, Within, in_lanes, settled_lane
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
 from analemma.failpoints import declare, hit
 
@@ -244,7 +244,6 @@ def write_compiles(
     one of them was made of has changed since. A lane of which the transaction settles an event is locked with those of
     the events."""
     told = [*(event for write in writes for event in write.events), *events]
-    check_events(told)
     indexed = [write for write in writes if write.entries is not None]
     lanes, placed = in_lanes(told, settling)
     given = SimpleNamespace(

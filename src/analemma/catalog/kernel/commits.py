@@ -13,7 +13,7 @@ from analemma.catalog.engine.db import Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.kernel.versions import branch_columns, read_head
 from analemma.catalog.names import check_key
-from analemma.catalog.outbox.lanes import check_events, in_lanes
+from analemma.catalog.outbox.lanes import in_lanes
 from analemma.catalog.port import (
     BranchKey,
     CommitRequest,
@@ -79,15 +79,13 @@ def batch_of(
             if expected.key != key or manifest.version != expected.version + 1:
                 raise Invalid("a version follows the one before it, on the same branch")
             parents.add(expected.manifest)
-        if request.events:
-            check_events(request.events)
-            events += request.events
+        events += request.events
         earlier = moves.get(key)
         begun = (expected, manifest) if earlier is None else (earlier.expected, earlier.first)
         moves[key] = _Move(begun[0], manifest, request.record, begun[1], request.unless_pending)
     # Heads in the order of their keys, as everyone locks them.
     ordered = [moves[key] for key in sorted(moves)]
-    lanes, placed = in_lanes(events) if events else ((), ())
+    lanes, placed = in_lanes(events)
     batch = SimpleNamespace(
         tenant=tenant,
         now=catalog.clock.now_us(),

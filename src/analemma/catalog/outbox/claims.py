@@ -116,19 +116,6 @@ class Finished(NamedTuple):
     """Their leases are lost, and nothing was written of them."""
 
 
-class DueChannel(NamedTuple):
-    """A channel that has something to deliver, and does not rest."""
-
-    name: str
-    failures: int
-    """How often in a row nothing could be delivered; 0: it is well."""
-
-
-def due_channels(source: Statements, tenant: TenantId | None) -> list[DueChannel]:
-    """Channels with something to deliver now."""
-    return source.rows(DueChannel, "due_channels", tenant=tenant)
-
-
 class OutboxClaims:
     """Claims, settles and gives back lanes."""
 

@@ -86,29 +86,23 @@ def enqueue(
 
     A smaller `priority` is delivered earlier. Within an aggregate the order is that of commits, and of `events`. A lane
     of which the transaction settles an event is locked together with those of the events."""
-    check_events(events)
     if events or settling is not None:
         lanes, placed = in_lanes(events, settling)
         tx.call("add_events", SimpleNamespace(tenant=tenant, now=now_us, lanes=lanes, events=placed))
-
-
-def check_events(events: Sequence[OutboxEvent]) -> None:
-    """Raise Invalid for what no database should be asked to store."""
-    for event in events:
-        check_part(event.aggregate_type, "aggregate type")
-        check_part(event.aggregate_id, "aggregate id", AGGREGATE_BYTES)
-        check_texts((event.id, event.type, event.idempotency_key, event.trace))
 
 
 def in_lanes(
     events: Sequence[OutboxEvent], settling: LaneKey | None = None
 ) -> tuple[Sequence[LanePlan], Sequence[PlacedEvent]]:
     """The lanes in the order in which they are locked, and the events with their places, in their order within each
-    lane. A lane that is only locked has none."""
+    lane. A lane that is only locked has none. Invalid for what no database should be asked to store."""
     if not events and settling is None:
         return (), ()
     found: dict[tuple[str, str], list[OutboxEvent]] = {} if settling is None else {settling[1:]: []}
     for event in events:
+        check_part(event.aggregate_type, "aggregate type")
+        check_part(event.aggregate_id, "aggregate id", AGGREGATE_BYTES)
+        check_texts((event.id, event.type, event.idempotency_key, event.trace))
         found.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
     ordered = sorted(found.items())
     lanes = [
