@@ -175,16 +175,18 @@ FROM rows(:events) AS given
 WHERE outbox.tenant = given.tenant AND outbox.aggregatetype = given.aggregatetype
   AND outbox.aggregateid = given.aggregateid AND outbox.seq = given.seq AND processed_at IS NULL
 
--- settle_lane [sqlite] --
--- In the transaction that has the event's effect; no row back means that the lease is lost, or that it is
--- settled already.
+-- settled_lane [text] --
+-- In the transaction that has the event's effect; no row back means that the lease is lost, or that it is settled already.
 UPDATE lane
-SET done_seq = :seq, retry_at = NULL, suspect = 0,
-    due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE due_at END
+SET done_seq = :seq, retry_at = NULL, suspect = false, due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE due_at END
 WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
-  -- guard: lane.settled_once.sqlite
-  AND fence = :fence AND done_seq < :seq  -- guard: lane.settled.sqlite
+  -- guard: lane.settled_once
+  AND fence = :fence AND done_seq < :seq  -- guard: lane.settled
 RETURNING done_seq
+
+-- settle_lane [sqlite] --
+-- Settles a row of a lane, and those before it.
+include settled_lane
 
 -- renew_lanes [sqlite] --
 -- Longer leases for a worker that is still at it.
@@ -202,16 +204,9 @@ SELECT * FROM analemma_finish_lanes(  -- guard: lane.finished.postgres
 )
 
 -- settle_event [postgres] --
--- In the transaction that has the event's effect: settles it, and what was handled before it. No row back
--- means that the lease is lost, or that it is settled already.
+-- Settles a row of a lane, and those before it, with their events.
 WITH moved AS (
-    UPDATE lane
-    SET done_seq = :seq, retry_at = NULL, suspect = false,
-        due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE due_at END
-    WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
-      -- guard: lane.settled_once.postgres
-      AND fence = :fence AND done_seq < :seq  -- guard: lane.settled.postgres
-    RETURNING done_seq
+include settled_lane
 ), processed AS (
     UPDATE outbox
     SET status = 'PROCESSED', next_attempt_at = NULL,
