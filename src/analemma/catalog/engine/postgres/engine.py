@@ -352,10 +352,8 @@ class Names:
         return _ours().sub(lambda found: found[0] if found["other"] else found[0] + before, sql).encode()
 
 
-@cache
-def names(schema: str) -> Names:
-    """The names of a schema."""
-    return Names(schema)
+names = cache(Names)
+"""Those of a schema."""
 
 
 @cache

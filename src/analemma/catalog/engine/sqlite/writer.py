@@ -133,17 +133,13 @@ class SqliteWriter:
         self._until_log_check = LOG_CHECK_EVERY
         self._closed = False
         self._lock = FileLock(database, patience_s)
+        self._tx = self._make()
         try:
-            self._tx = self._make()
-            try:
-                self._switch_to_wal(database, patience_s)
-                # Not only when it is new: whoever made it may have been killed before this.
-                sync(os.path.dirname(database))
-            except BaseException:
-                self._tx.connection.close()
-                raise
+            self._switch_to_wal(database, patience_s)
+            # Not only when it is new: whoever made it may have been killed before this.
+            sync(os.path.dirname(database))
         except BaseException:
-            self._lock.close()
+            self.let_go()
             raise
 
     def write(self, move: Callable[[Transaction], Result], *, durable: bool) -> Result:
