@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -435,7 +436,12 @@ def _check_whole(kernel: Kernel, key: BranchKey, target: Version, *, deep: bool)
     what that has too is no worse afterwards, and there may be gigabytes of it."""
     from analemma.state.verify import verify_version
 
-    beside = [] if deep else _roots_of(kernel, kernel._commits.head(key).manifest)
+    beside: list[BlockId] = []
+    if not deep:
+        head = kernel._commits.head(key)
+        # That it cannot be read may be why somebody goes back.
+        with suppress(Corrupt, Expired):
+            beside = manifest_links(kernel._commits.manifest(head.manifest))
     found = verify_version(kernel._catalog, kernel._tenant, kernel._blocks, target.id, beside=beside)
     if found.problems:
         # Expired since we found it, perhaps: then that is what there is to say.
@@ -445,14 +451,6 @@ def _check_whole(kernel: Kernel, key: BranchKey, target: Version, *, deep: bool)
             hint="restore the block from a second copy, or roll back to another version",
             version=target.version,
         )
-
-
-def _roots_of(kernel: Kernel, manifest: BlockId) -> list[BlockId]:
-    """What a version keeps; nothing if it cannot be read: that may be why somebody goes back."""
-    try:
-        return manifest_links(kernel._commits.manifest(manifest))
-    except (Corrupt, Expired):
-        return []
 
 
 def fork(

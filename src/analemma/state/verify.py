@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from analemma.blocks.store import BlockStore
@@ -19,7 +19,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Promises, wire_links
 from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry
-from analemma.catalog.kernel.versions import BranchStart, branch_columns
+from analemma.catalog.kernel.versions import branch_columns
 from analemma.catalog.port import BranchKey, Head, JournalRow, Pin, Tag, TenantId, UploadId, Verdict, Version
 from analemma.errors import AnalemmaError, Corrupt
 from analemma.state.records import (
@@ -134,20 +134,19 @@ def _compare_rows(
     summary = _replay(seen, tenant, head, report, wanted=0 if expect is None else expect.journal_seq)
     if expect is not None:
         _check_receipt(expect, head, summary, report)
-    if not summary.moves or [*summary.moves.items()][-1] != (head.manifest, head.version):
+    if next(reversed(summary.moves.items()), None) != (head.manifest, head.version):
         problems.append("the head is not where the journal last moved it")
     numbers = {row.id: row.version for row in versions}
     if numbers.get(head.manifest) != head.version:
         problems.append(f"the head names version {head.version}, and another manifest than that version has")
     if seen.engine.one("workflow", tenant=tenant, owner=key.owner, workflow=key.workflow) is None:
         problems.append("the workflow is not among the workflows")
-    start = summary.start
-    if start is None:
+    if START not in summary.rows:
         problems.append("the journal does not begin with a version")
-    elif start.parent is None:
-        parents = [row.parent for row in versions if row.id == start.first]
-        first = replace(start, parent=parents[0] if parents else None)
-        summary.rows[Place("start", start.first)] = (first,)
+    else:
+        first, parent, at_us = summary.rows[START]
+        parents = [parent] if parent is not None else [row.parent for row in versions if row.id == first]
+        summary.rows[START] = (first, parents[0] if parents else None, at_us)
     shown = _shown_rows(seen, tenant, key, versions, summary)
     if any(place.kind == "tag" and place not in shown for place in summary.expected()):
         # A tag that moved to another branch is told of in that branch's journal: those are read only if there is a tag
@@ -313,10 +312,11 @@ class Place(NamedTuple):
     """What a row is about."""
 
     kind: Literal["version", "expired", "decision", "pin", "tag", "start"]
-    manifest: BlockId
+    manifest: BlockId = BlockId(b"")
     name: str = ""
 
 
+START = Place("start")
 Rows = dict[Place, tuple[Any, ...]]
 """Rows that repeat the journal, each with what it says."""
 
@@ -329,7 +329,6 @@ class JournalSummary:
     """False: it was read only up to its first problem."""
     tip: bytes | None = None
     """The hash of the record that was asked for."""
-    start: BranchStart | None = None
     moves: dict[BlockId, int] = field(default_factory=dict)
     """Every manifest the head has been moved to, in that order, with its version."""
     rows: Rows = field(default_factory=dict)
@@ -342,8 +341,8 @@ class JournalSummary:
 
     tombstone: int | None = None
     """The record at which the branch was last deleted, unless it was had back."""
-    aside: tuple[BranchStart | None, dict[BlockId, int], Rows] | None = None
-    """What the branch was that is deleted, which may come back: `start`, `moves` and `rows`."""
+    aside: tuple[dict[BlockId, int], Rows] | None = None
+    """What the branch was that is deleted, which may come back: `moves` and `rows`."""
     cut: bool = False
     """Whether a journal of the workflow begins with a tombstone: where tags were put since is not known."""
 
@@ -351,20 +350,19 @@ class JournalSummary:
         """Take the next record in; KeyError, TypeError or ValueError if it does not say what its kind should."""
         kind, facts, at_us = record["kind"], record["facts"], record["at"]
         if kind == DELETED:
-            self.cut = self.cut or (record["seq"] > 1 and self.start is None and self.aside is None)
+            self.cut = self.cut or (record["seq"] > 1 and START not in self.rows and self.aside is None)
             # From here on nothing of the branch is to be found by its name.
-            self.tombstone, self.aside = record["seq"], (self.start, self.moves, self.rows)
-            self.start, self.moves, self.rows = None, {}, {}
+            self.tombstone, self.aside = record["seq"], (self.moves, self.rows)
+            self.moves, self.rows = {}, {}
             return
         if kind == RESTORED:
-            if self.aside is None or self.aside[0] is None or self.tombstone != record["seq"] - 1:
+            if self.aside is None or START not in self.aside[1] or self.tombstone != record["seq"] - 1:
                 raise ValueError("a branch is restored that was not deleted just before")
-            self.start, self.moves, self.rows = self.aside
+            self.moves, self.rows = self.aside
             self.tombstone = self.aside = None
             return
-        if self.start is None and manifest is not None:
-            self.start = BranchStart(manifest, _id(facts.get("from")), at_us)
-            self.rows[Place("start", manifest)] = (self.start,)
+        if START not in self.rows and manifest is not None:
+            self.rows[START] = (manifest, _id(facts.get("from")), at_us)
         if record["version"] is not None and manifest is not None:
             self.moves[manifest] = record["version"]
             self.rows[Place("version", manifest)] = (record["version"],)
@@ -426,7 +424,7 @@ def _shown_rows(
         rows[Place("expired", BlockId(manifest))] = (key, version, at_us)
     start = seen.branch_start(tenant, key)
     if start is not None:
-        rows[Place("start", start.first)] = (start,)
+        rows[START] = (start.first, start.parent, start.created_at_us)
     return rows
 
 
