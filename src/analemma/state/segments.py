@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from analemma.canon.identity import BlockId
+from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.nodes import Block, Link, Wire, block_id, from_cid, link_wire, to_cid, wire_links
 from analemma.canon.read import Fetch
 from analemma.canon.trees import Edited
@@ -331,7 +331,7 @@ def get_manifest(kernel: Kernel, manifest_id: str, *, owner_id: str | None = Non
     row = kernel._row(manifest_id, owner_id)
     manifest = kernel._commits.manifest(row.id)
     listed = NO_SEGMENTS if manifest.segments is None else read_segments(kernel, row.id, manifest.segments)
-    return _pointer(kernel, row.id, row.version, row.parent, manifest.config, listed)
+    return _pointer(kernel, row, manifest.config, listed)
 
 
 def load_workflow_config(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
@@ -523,8 +523,7 @@ def _made(
     segments: Sequence[Segment] | None,
 ) -> ManifestPointer:
     """The pointer of a version just committed, with what the segments cost that were sent with it."""
-    receipt = commit.receipt
-    pointer = _pointer(kernel, receipt.manifest, receipt.version, receipt.parent, config, listed, segments)
+    pointer = _pointer(kernel, commit, config, listed, segments)
     # A segment that is linked without being sent again is reused as well.
     stored = len({block.id.hex() for block in segment_blocks} & {*commit.block_ids})
     reused = len(segment_blocks) - stored + listed.count - sent
@@ -534,21 +533,20 @@ def _made(
 
 def _pointer(
     kernel: Kernel,
-    manifest: BlockId,
-    version: int,
-    parent: BlockId | None,
+    made: Version | Commit,
     config: BlockId | None,
     listed: SegmentList,
     segments: Sequence[Segment] | None = None,
 ) -> ManifestPointer:
+    manifest = parse_block_id(made.manifest_id)
     if segments is None and not listed.parts:
         # Whoever asks later must not be told that the version has expired.
         segments = _segments_in(kernel, manifest, listed)
     return ManifestPointer(
-        manifest_id=manifest.hex(),
-        version=version,
-        parent_hash=None if parent is None else parent.hex(),
-        manifest_hash=manifest.hex(),
+        manifest_id=made.manifest_id,
+        version=made.version,
+        parent_hash=made.parent_id,
+        manifest_hash=made.manifest_id,
         config_hash=None if config is None else config.hex(),
         hash_version=listed.hash_version,
         metadata={"segment_count": listed.count, "total_size": listed.size},
