@@ -5,8 +5,7 @@ A list of segments is the DAG-CBOR array `["segments", 1, {"hash_version": n, "s
 link leads to the tree of a segment's configuration, so its id is the segment's hash; the entry is what stood around
 the configuration when it was given, or None. A long list is a tree: `["segments", 2, {"hash_version": n, "lists":
 [[link, count, size], ...]}]` names shorter lists, with how many segments each has and the bytes of their
-configurations, so that finding or inserting one reads and writes a list for each level. What is looked up is taken as
-it is stored: no other segment of its list is made a value."""
+configurations, so that finding or inserting one reads and writes a list for each level."""
 
 from __future__ import annotations
 
@@ -70,20 +69,18 @@ class SegmentList:
     were injected, from 1."""
 
     hash_version: int = 1
-    pairs: Sequence[Any] = ()
-    """Segments as they are stored."""
+    segments: Sequence[Segment] = ()
     parts: Sequence[Part] = ()
 
     @property
     def count(self) -> int:
         """How many segments there are."""
-        return sum(part.count for part in self.parts) if self.parts else len(self.pairs)
+        return sum(part.count for part in self.parts) if self.parts else len(self.segments)
 
     @property
     def size(self) -> int:
         """Bytes of all configurations, repeats counted each time."""
-        sizes = [part.size for part in self.parts] or [read_link(pair[0]).size for pair in self.pairs]
-        return sum(sizes)
+        return sum(part.size for part in self.parts) + sum(segment.config.size for segment in self.segments)
 
     def part_at(self, position: int) -> tuple[int, int]:
         """The number of the part that has a position, and the position in it. The end is the last one's."""
@@ -100,8 +97,9 @@ def encode_segments(listed: SegmentList) -> Block:
         parts = [[to_cid(part.id), part.count, part.size] for part in listed.parts]
         data = encode_record("segments", {"hash_version": listed.hash_version, "lists": parts}, OF_LISTS)
         return Block(block_id(data), data, tuple(part.id for part in listed.parts))
-    data = encode_record("segments", {"hash_version": listed.hash_version, "segments": listed.pairs})
-    links = [link.id for pair in listed.pairs for wire in pair for link in wire_links(wire)]
+    pairs = [[link_wire(segment.config), segment.entry] for segment in listed.segments]
+    data = encode_record("segments", {"hash_version": listed.hash_version, "segments": pairs})
+    links = [link.id for pair in pairs for wire in pair for link in wire_links(wire)]
     return Block(block_id(data), data, tuple(links))
 
 
@@ -115,13 +113,13 @@ def _listed(fields: Any) -> SegmentList:
     if "lists" in fields:
         parts = [Part(from_cid(cid), count, size) for cid, count, size in fields["lists"]]
         return SegmentList(fields["hash_version"], parts=parts)
-    return SegmentList(fields["hash_version"], [[wire, entry] for wire, entry in fields["segments"]])
+    return SegmentList(fields["hash_version"], [Segment(read_link(wire), entry) for wire, entry in fields["segments"]])
 
 
 def make_list(segments: Sequence[Segment], hash_version: int = 1) -> tuple[SegmentList, tuple[Block, ...]]:
     """A list of these, and its blocks; the last of them is what the list is known by."""
     blocks: list[Block] = []
-    lists = _cut(SegmentList(pairs=[_pair(segment) for segment in segments]))
+    lists = _cut(SegmentList(segments=segments))
     return _rooted(lists, hash_version, blocks), tuple(blocks)
 
 
@@ -141,7 +139,7 @@ def find_segment(fetch: Fetch, listed: SegmentList, position: int) -> Segment | 
     while listed.parts:
         number, position = listed.part_at(position)
         listed = _read(fetch, [listed.parts[number]])[0]
-    return _segment(listed.pairs[position])
+    return listed.segments[position]
 
 
 def all_segments(fetch: Fetch, listed: SegmentList) -> tuple[Segment, ...]:
@@ -149,7 +147,7 @@ def all_segments(fetch: Fetch, listed: SegmentList) -> tuple[Segment, ...]:
     lists = [listed]
     while any(each.parts for each in lists):
         lists = _read(fetch, [part for each in lists for part in each.parts])
-    return tuple(_segment(pair) for each in lists for pair in each.pairs)
+    return tuple(segment for each in lists for segment in each.segments)
 
 
 def _read(fetch: Fetch, parts: Sequence[Part]) -> list[SegmentList]:
@@ -167,7 +165,7 @@ def _grown(
 ) -> list[SegmentList]:
     """What stands in a list's place once a segment is in it: the list, or more of them if it is too long then."""
     if not listed.parts:
-        return _cut(SegmentList(pairs=[*listed.pairs[:position], _pair(segment), *listed.pairs[position:]]))
+        return _cut(SegmentList(segments=[*listed.segments[:position], segment, *listed.segments[position:]]))
     number, inner = listed.part_at(position)
     grown = _grown(fetch, _read(fetch, [listed.parts[number]])[0], inner, segment, blocks)
     return _cut(SegmentList(parts=[*listed.parts[:number], *_stored(grown, blocks), *listed.parts[number + 1 :]]))
@@ -190,19 +188,10 @@ def _stored(lists: Sequence[SegmentList], blocks: list[Block]) -> list[Part]:
 
 def _cut(listed: SegmentList) -> list[SegmentList]:
     """As few lists as can be instead of one of any length, about as long as each other."""
-    length = len(listed.parts or listed.pairs)
+    length = len(listed.parts or listed.segments)
     runs = max(1, -(-length // LONGEST))
     cuts = pairwise(length * number // runs for number in range(runs + 1))
-    return [SegmentList(pairs=listed.pairs[start:stop], parts=listed.parts[start:stop]) for start, stop in cuts]
-
-
-def _pair(segment: Segment) -> list[Wire]:
-    return [link_wire(segment.config), segment.entry]
-
-
-def _segment(pair: Any) -> Segment:
-    wire, entry = pair
-    return Segment(read_link(wire), entry)
+    return [SegmentList(1, listed.segments[start:stop], listed.parts[start:stop]) for start, stop in cuts]
 
 
 @dataclass(frozen=True, slots=True)
