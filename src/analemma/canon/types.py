@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -223,9 +223,9 @@ def standard_registry() -> TypeRegistry:
     """A registry that knows the types of the standard library, ready for a program's own. Their names are part of the
     stored format."""
     registry = TypeRegistry()
-    registry.add(dt.datetime, name="datetime", encode=_encode_moment, decode=_decode_datetime)
+    registry.add(dt.datetime, name="datetime", encode=_encode_moment, decode=partial(_decode_moment, dt.datetime))
     registry.add(dt.date, name="date", encode=dt.date.isoformat, decode=dt.date.fromisoformat)
-    registry.add(dt.time, name="time", encode=_encode_moment, decode=_decode_time)
+    registry.add(dt.time, name="time", encode=_encode_moment, decode=partial(_decode_moment, dt.time))
     registry.add(
         dt.timedelta,
         name="timedelta",
@@ -279,14 +279,9 @@ def _encode_moment(moment: dt.datetime | dt.time) -> Any:
     return [moment.replace(tzinfo=None, fold=0).isoformat(), _encode_zone(moment.tzinfo), moment.fold]
 
 
-def _decode_datetime(payload: Any) -> dt.datetime:
+def _decode_moment(cls: Any, payload: Any) -> Any:
     text, zone, fold = payload
-    return dt.datetime.fromisoformat(text).replace(tzinfo=_decode_zone(zone), fold=fold)
-
-
-def _decode_time(payload: Any) -> dt.time:
-    text, zone, fold = payload
-    return dt.time.fromisoformat(text).replace(tzinfo=_decode_zone(zone), fold=fold)
+    return cls.fromisoformat(text).replace(tzinfo=_decode_zone(zone), fold=fold)
 
 
 def _encode_decimal(number: Decimal) -> str:
