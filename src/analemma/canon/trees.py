@@ -486,12 +486,12 @@ class _ListDraft:
         """The place that an operation is about."""
         token, length = path[-1], self.runs.length
         adding = op == "add" or (op == "put" and token == "-")
-        pointer = format_pointer(path)
         try:
             return list_index(token, length, inserting=adding), not adding
-        except Invalid as exc:
-            raise Invalid(f"{exc.message} at {pointer}", hint=exc.hint, pointer=pointer) from None
-        except IndexError:
+        except (Invalid, IndexError) as exc:
+            pointer = format_pointer(path)
+            if isinstance(exc, Invalid):
+                raise Invalid(f"{exc.message} at {pointer}", hint=exc.hint, pointer=pointer) from None
             raise NotFound(
                 f"the list has {length} items, so there is nothing at {pointer}",
                 hint=f"{format_pointer((*path[:-1], '-'))} adds one at its end",
