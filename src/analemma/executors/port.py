@@ -276,17 +276,14 @@ class PoolCalls(CallExecutor):
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def thread_calls(slots: int) -> CallExecutor:
-    """Threads of this process: the right thing while the database does most of the work."""
-    make = partial(ThreadPoolExecutor, slots, "analemma-call")
-    return PoolCalls(f"threads:{slots}", slots, make(), make)
-
-
-def process_calls(slots: int) -> CallExecutor:
-    """Processes of this machine."""
-    # A fork would copy open databases and locks that threads hold.
-    make = partial(ProcessPoolExecutor, slots, get_context("spawn"), _begin_process)
-    return PoolCalls(f"processes:{slots}", slots, make(), make)
+def _local_calls(kind: str, slots: int) -> CallExecutor:
+    """Threads of this process, the right thing while the database does most of the work; or processes of this
+    machine."""
+    make: Callable[[], Executor] = partial(ThreadPoolExecutor, slots, "analemma-call")
+    if kind == "processes":
+        # A fork would copy open databases and locks that threads hold.
+        make = partial(ProcessPoolExecutor, slots, get_context("spawn"), _begin_process)
+    return PoolCalls(f"{kind}:{slots}", slots, make(), make)
 
 
 def _begin_process() -> None:
@@ -303,7 +300,6 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-DEFAULT: Final = "threads"
 THREADS: Final = 4
 MOST: Final = 1024
 _HINT: Final = "threads:8, processes:4, dask, dask:tcp://host:8786, ray, ray:auto, or an Executor"
@@ -346,14 +342,13 @@ def resolve_executor(given: Given = None) -> CallExecutor:
         from analemma.executors.clusters import DaskCalls
 
         return DaskCalls(given, name="dask")
-    given = DEFAULT if given is None else given
+    given = "threads" if given is None else given
     if not isinstance(given, str):
         raise Invalid(f"{type(given).__name__} runs no calls", hint=_HINT)
     kind, colon, rest = given.partition(":")
-    local = {"threads": (thread_calls, THREADS), "processes": (process_calls, default_processes())}
-    if kind in local:
-        pool, usual = local[kind]
-        return pool(_count(given, rest) if colon else usual)
+    usual = {"threads": THREADS, "processes": default_processes()}
+    if kind in usual:
+        return _local_calls(kind, _count(given, rest) if colon else usual[kind])
     if kind in ("dask", "ray") and (rest or not colon):
         from analemma.executors.clusters import open_dask, open_ray
 

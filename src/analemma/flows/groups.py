@@ -17,7 +17,7 @@ from analemma.canon.pointer import Operation
 from analemma.canon.read import MISSING, container_kind
 from analemma.catalog.runs.runs import FencedOut
 from analemma.errors import Internal, Invalid, Limit, Unavailable
-from analemma.executors.port import AHEAD, THREADS, Call, CallExecutor, Next, resolve_executor, thread_calls
+from analemma.executors.port import AHEAD, THREADS, Call, CallExecutor, Next, resolve_executor
 from analemma.flows.branch_merging import BranchChange, merge_branches, strategies_of
 from analemma.flows.context import Cancelled
 from analemma.flows.naming import path_tokens
@@ -135,7 +135,7 @@ def _run_tasks(run: SegmentRun, work: GroupRun, left: Sequence[int]) -> None:
 
 def _executor(run: SegmentRun, group: Group, most: int | None, count: int) -> CallExecutor:
     if run.executor is None:
-        return thread_calls(max(1, min(most or THREADS, count, LARGEST_BATCH)))
+        return resolve_executor(f"threads:{max(1, min(most or THREADS, count, LARGEST_BATCH))}")
     try:
         return resolve_executor(run.executor)
     except Unavailable as exc:
