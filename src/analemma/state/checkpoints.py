@@ -14,10 +14,12 @@ import os
 import random
 import re
 import threading
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from analemma.blocks.packs import MAX_BLOCK_BYTES
@@ -541,7 +543,9 @@ class Pending:
         of no other."""
         entries = self._catalog.pending_entries(self._tenant, keys, most_entries=MOST_ENTRIES, most_bytes=MOST_BYTES)
         is_full = len(entries) >= MOST_ENTRIES or sum(len(entry.body) for entry in entries) >= MOST_BYTES
-        fitting = _fitting(entries)
+        # The first of them, by place, that fit into memory together; one at least.
+        sizes = list(accumulate(entry.size for entry in entries))
+        fitting = entries[: max(1, bisect(sizes, MOST_UNPACKED_BYTES))]  # guard: checkpoint.memory
         done = Applied(more=is_full or len(fitting) < len(entries))
         by_key: dict[BranchKey, list[PendingEntry]] = {}
         for entry in fitting:
@@ -696,16 +700,3 @@ def _replayed(entry: PendingEntry, known: Idempotency) -> Settlement:
         return Settlement(entry.seq, receipt=receipt_for(known, entry.fingerprint))
     except Conflict as exc:
         return Settlement(entry.seq, failure=write_failure(exc))
-
-
-def _fitting(entries: Sequence[PendingEntry]) -> list[PendingEntry]:
-    """The first of them, by place, that fit into memory together; one at least."""
-    fitting: list[PendingEntry] = []
-    total = 0
-    for entry in entries:
-        total += entry.size
-        # guard: checkpoint.memory
-        if fitting and total > MOST_UNPACKED_BYTES:
-            break
-        fitting.append(entry)
-    return fitting
