@@ -522,7 +522,7 @@ def _fingerprint(kernel: Kernel, request: _Request, came_to: list[Any]) -> bytes
     asked: list[Any] = [
         [key.owner, key.workflow, key.branch, *came_to],
         [request.execution_id, request.segment_id, request.message],
-        None if request.metadata is None else dict(request.metadata),
+        request.metadata,
     ]
     try:
         return sha256(b"bag" + trees.build(asked).root.id).digest()

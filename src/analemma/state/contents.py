@@ -124,10 +124,7 @@ def fingerprint_of(kernel: Kernel, key: BranchKey, update: DeltaUpdate, *parts: 
     request: list[Any] = [
         [key.owner, key.workflow, key.branch],
         [[op, list(path), value] for op, path, value in update.operations],
-        [
-            repr(part) if isinstance(part, CurrentHead) else dict(part) if isinstance(part, Mapping) else part
-            for part in parts
-        ],
+        [repr(part) if isinstance(part, CurrentHead) else part for part in parts],
     ]
     try:
         return sha256(b"request" + kernel._trees.build(request).root.id).digest()
