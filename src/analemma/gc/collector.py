@@ -150,8 +150,7 @@ class Collector:
                     raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
                 self._running = token
             if self._engine.value("session_count"):
-                before_us = self._now_us() - int(self._settings.gc_session_idle_s * SECOND_US)
-                self._engine.execute("abandon_sessions", before=before_us)
+                self._engine.execute("abandon_sessions", before=self._ago_us(self._settings.gc_session_idle_s))
             lease_s, clock = self._settings.gc_lease_s, self._database_clock
             lease = CollectorLease.take(self._engine, self._holder, lease_s, store_id=self._store_id, clock=clock)
             done.number = lease.number
@@ -201,7 +200,7 @@ class Collector:
     def is_due(self, interval_s: float, tenant: str | None = None) -> bool:
         """Whether no run has come to a tenant for so long, or to any one of all tenants."""
         runs = self._engine.rows(Run, "gc_runs", limit=1)
-        since_us = self._now_us() - int(interval_s * SECOND_US)
+        since_us = self._ago_us(interval_s)
         if not runs or runs[0].started_at_us <= since_us:
             return True
         ran_at = self._ran_at.get(tenant)
@@ -233,6 +232,9 @@ class Collector:
 
     def _now_us(self) -> int:
         return self._database_clock(self._engine)
+
+    def _ago_us(self, seconds: float) -> int:
+        return self._now_us() - round(seconds * SECOND_US)
 
 
 class CollectorLease(Lease):
@@ -347,7 +349,7 @@ class _Pass:
         lease, done, ownership = self.lease, self.done, self.collector._ownership
         assert lease is not None
         try:
-            if not self._uploads.has_objects and self._engine.value("has_uploads"):
+            if self._uploads.objects is None and self._engine.value("has_uploads"):
                 raise Invalid(
                     "this store has objects by now, and was opened without them", hint="open it again, and name them"
                 )
@@ -419,7 +421,7 @@ class _Pass:
     def _expire_versions(self, kernel: Kernel, done: TenantCollection) -> set[BlockId]:
         """Let versions expire that retention lets go; in a plan, those that would."""
         # By the database's clock: one program whose own is ahead would let everybody's versions expire.
-        now_us, planned = self._now_us(), self.lease is None
+        now_us, planned = self.collector._now_us(), self.lease is None
         found: set[BlockId] = set()
         for key, plan in expire_branches(kernel, dry_run=planned, now_us=now_us):
             if isinstance(plan, ExpiryPlan):
@@ -440,7 +442,7 @@ class _Pass:
     def _end_leases(self, lease: Lease, tenant: TenantId, done: TenantCollection) -> None:
         """End the leases of executions that are over and that nobody released, as runs that have ended or because none
         was used for long. What may still be needed stays."""
-        before_us = self._ago_us(self._settings.payload_lease_s)
+        before_us = self.collector._ago_us(self._settings.payload_lease_s)
         first = {"after_owner": "", "after_workflow": "", "after_execution": ""}
         for page in self._engine.pages("leased_executions", first, limit=FORGET_BATCH, tenant=tenant):
             for *whose, used_at_us, is_ended_run in page:
@@ -473,7 +475,7 @@ class _Pass:
     def _forget_keys(self, lease: Lease, tenant: TenantId, done: TenantCollection) -> None:
         """Drop idempotency keys that were remembered long ago and whose versions are gone. On the way of a commit they
         count no more already."""
-        before_us = self._ago_us(self._settings.idempotency_keep_s)
+        before_us = self.collector._ago_us(self._settings.idempotency_keep_s)
         first = {"after_time": -1, "after_owner": "", "after_workflow": "", "after_key": ""}
         for page in self._engine.pages("old_keys", first, limit=FORGET_BATCH, tenant=tenant, before=before_us):
             if rows := [(tenant, *row[1:4], before_us) for row in page if row[4]]:
@@ -521,7 +523,7 @@ class _Pass:
         # Dooms of earlier passes, of before the oldest open session began, and with a grace period at least that old.
         limit, grace_s = number, self.done.grace_s
         if grace_s:
-            limit = min(limit, engine.value("gc_grace_limit", since=self._now_us() - int(grace_s * SECOND_US)))
+            limit = min(limit, engine.value("gc_grace_limit", since=self.collector._ago_us(grace_s)))
         if session is not None:
             limit = min(limit, session)  # guard: gc.session
         survey = Survey()
@@ -559,7 +561,7 @@ class _Pass:
                 done.bytes += size
                 if upload is not None:
                     emptied[upload] = emptied.get(upload, 0) + count
-        for upload, count in emptied.items() if self._uploads.has_objects else ():
+        for upload, count in emptied.items() if self._uploads.objects is not None else ():
             if self._engine.value("pack_contents", tenant=tenant, upload=upload) == count:
                 # A pass would claim nothing where the row of an upload is lost.
                 for row in self._engine.all("upload", tenant=tenant, id=upload):
@@ -587,7 +589,7 @@ class _Pass:
         self._counts[tenant] = (found.total - done.deleted, found.referenced)
         if found.referenced or done.deleted == found.total:
             # Not while they are all that explains why nothing leads to blocks that are still there.
-            which = {"tenant": tenant, "before": self._ago_us(RELEASED_LEASE_S)}
+            which = {"tenant": tenant, "before": self.collector._ago_us(RELEASED_LEASE_S)}
             while self._engine.one("old_lease", **which) is not None:
                 lease.execute("forget_leases", **which, limit=FORGET_BATCH)
             if self._engine.one("old_end", **which) is not None:
@@ -617,12 +619,6 @@ class _Pass:
     def _refuse(self, upload: UploadRow, problem: str) -> None:
         if self.lease is not None and len(self.done.complaints) < MOST_PROBLEMS:
             self.done.complain(f"{problem}: nothing was deleted by it", Corrupt.kind)
-
-    def _now_us(self) -> int:
-        return self.collector._now_us()
-
-    def _ago_us(self, seconds: float) -> int:
-        return self._now_us() - round(seconds * SECOND_US)
 
     def _tick(self, stage: str, count: int) -> None:
         if self.progress is not None:

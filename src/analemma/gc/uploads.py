@@ -121,17 +121,13 @@ class UploadCollector:
     def __init__(self, engine: Engine, clock: DatabaseClock, objects: ObjectStore | None, settings: Settings) -> None:
         self._engine = engine
         self._clock = clock
-        self._objects = objects
+        self.objects = objects
         self._settings = settings
-
-    @property
-    def has_objects(self) -> bool:
-        return self._objects is not None
 
     def candidates(self, tenants: Sequence[TenantId], refuse: Refuse) -> Iterator[list[UploadRow]]:
         """By the page: intents of these tenants whose commit has not come for so long, and their ready uploads in which
         no block lies."""
-        if self._objects is None:
+        if self.objects is None:
             return
         chosen = set(tenants)
         for page in self._pages("abandoned_uploads", before=self._before_us()):
@@ -176,7 +172,7 @@ class UploadCollector:
     def delete(self, done: Collection, tick: Callable[[], None], refuse: Refuse) -> None:
         """Delete the objects of all claimed uploads, whoever claimed them. Unavailable if so many committed ones are
         not there that this must be the wrong place to look."""
-        if self._objects is None:
+        if self.objects is None:
             return
         now = self._clock(self._engine)
         looked_for = missing = 0
@@ -186,7 +182,7 @@ class UploadCollector:
             page = _sound(claimed, refuse)
             # Those that a commit made count, nobody has deleted as far as is known, and that are not there.
             committed = [each for each in page if each.claimed_from == "ready" and each.deleted_at_us is None]
-            absent = frozenset(each.id for each in committed if self._objects.head(each.object_key) is None)
+            absent = frozenset(each.id for each in committed if self.objects.head(each.object_key) is None)
             looked_for += len(committed)
             missing += len(absent)
             if missing > MOST_MISSING and missing * 2 > looked_for:
@@ -194,7 +190,7 @@ class UploadCollector:
                     f"{missing} of {looked_for} committed objects are not where objects should be",
                     hint="check the objects URL: this may be another bucket",
                 )
-            for upload in self._delete_objects(self._objects, page, done.number, absent=absent):
+            for upload in self._delete_objects(self.objects, page, done.number, absent=absent):
                 if upload.deleted_at_us is None:
                     done.objects += 1
                     done.object_bytes += upload.size
@@ -221,7 +217,7 @@ class UploadCollector:
 
     def work_failures(self, number: int = 0, tick: Callable[[], None] = lambda: None) -> int:
         """Delete the objects of uploads that failed and may be tried again now; how many are done with."""
-        if self._objects is None:
+        if self.objects is None:
             return 0
         if self.count_failures()[1]:
             # People had the time to look at them.
@@ -233,7 +229,7 @@ class UploadCollector:
 
         settled = 0
         while batch := self._take_failed():
-            settled += len(self._delete_objects(self._objects, _sound(batch, refuse), number, counted=True))
+            settled += len(self._delete_objects(self.objects, _sound(batch, refuse), number, counted=True))
             tick()
         return settled
 
