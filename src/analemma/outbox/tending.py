@@ -14,6 +14,7 @@ from analemma.catalog.engine.db import Transaction
 from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.admin import (
     BEFORE_EVERYTHING,
+    ChannelState,
     EventFilter,
     OutboxEntry,
     channel_counts,
@@ -133,8 +134,9 @@ class Outbox:
         processed, discarded = self._engine.all("outbox_settled", tenant=number)[0] if count_processed else (None, None)
         oldest_s = None if oldest_us is None else max(0.0, (database_clock(self._engine) - oldest_us) / SECOND_US)
         pending = left - leased - failed - parked
-        resting = self._resting(number)
-        failing = self._failing(number)
+        silent = [state for state in channel_states(self._engine).values() if state.failures]
+        resting = self._resting(number, silent)
+        failing = self._failing(number, silent)
         problems = self._problems(pending, oldest_s, stale, parked) + resting + failing
         return OutboxStatus(
             pending=pending,
@@ -343,18 +345,17 @@ class Outbox:
     ) -> EventFilter:
         return EventFilter(self._context.tenant_number(tenant), type, aggregate_type, aggregate_id)
 
-    def _resting(self, tenant: TenantId | None) -> tuple[str, ...]:
-        """What is wrong with each channel that is left alone, beginning with its name. A tenant hears of those that
+    def _resting(self, tenant: TenantId | None, silent: Sequence[ChannelState]) -> tuple[str, ...]:
+        """What is wrong with each channel that did not answer, beginning with its name. A tenant hears of those that
         hold something of its own, and not what they said: it may have been about another's."""
-        failing = [state for state in channel_states(self._engine).values() if state.failures]
         if tenant is not None:
             counts = channel_counts(self._engine, tenant)
-            return tuple(f"{each.name} did not answer {each.failures} times" for each in failing if each.name in counts)
-        return tuple(f"{state.name} did not answer {state.failures} times: {state.reason}" for state in failing)
+            return tuple(f"{each.name} did not answer {each.failures} times" for each in silent if each.name in counts)
+        return tuple(f"{state.name} did not answer {state.failures} times: {state.reason}" for state in silent)
 
-    def _failing(self, tenant: TenantId | None) -> tuple[str, ...]:
+    def _failing(self, tenant: TenantId | None, silent: Sequence[ChannelState]) -> tuple[str, ...]:
         """What is tried again of each other channel, and why, beginning with its name; to a tenant, of its own."""
-        resting = {state.name for state in channel_states(self._engine).values() if state.failures}
+        resting = {state.name for state in silent}
         found = [each for each in channel_failures(self._engine, tenant).values() if each.name not in resting]
         now_us = database_clock(self._engine)
         return tuple(
