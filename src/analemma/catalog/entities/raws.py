@@ -76,15 +76,6 @@ class _Known(NamedTuple):
     """The hash of the version that was asked for, if it is there."""
 
 
-class _Held(NamedTuple):
-    """An entity that must stand where it was seen, and where it stands then; -1 if it has no version."""
-
-    place: EntityPlace
-    seen: int
-    newest: int | None
-    newest_hash: bytes | None
-
-
 class _Raw(NamedTuple):
     item: NewRaw
     version: int
@@ -134,16 +125,18 @@ class Raws:
         answers = [_decide(item, each) for item, each in zip(items, known, strict=True)]
         hit(LOOKED)
         is_alone = within is None and told is None
-        held: list[_Held] = []
+        held: list[SimpleNamespace] = []
         new: list[_Raw] = []
         for item, each, (fate, version) in zip(items, known, answers, strict=True):
+            # An entity must stand where it was seen; at -1, if it has no version.
             seen = -1 if each.newest is None else each.newest
             if fate is Fate.CREATED:
                 new.append(_Raw(item, version))
             elif is_alone or fate is Fate.ABSENT:
                 continue
             moves = fate is Fate.CREATED and version > seen
-            held.append(_Held(item.place, seen, *((version, item.hash) if moves else (each.newest, each.newest_hash))))
+            newest, newest_hash = (version, item.hash) if moves else (each.newest, each.newest_hash)
+            held.append(SimpleNamespace(place=item.place, seen=seen, newest=newest, newest_hash=newest_hash))
         events = [item.event(version) for item, version in new]
         lanes, placed = in_lanes(events, settled_lane(within) if new else None)
         given = SimpleNamespace(

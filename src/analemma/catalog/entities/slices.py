@@ -337,8 +337,7 @@ def entities_with_slices(source: Statements, statement: str, **asked: Any) -> li
 def count_by_rules(source: Statements, tenant: TenantId, entity_type: str, skipped: Collection[str]) -> dict[str, int]:
     """How many entities are served as they were compiled by other rules than these, by the fingerprint of those; what
     is deleted is not counted. It costs what it finds."""
-    rows = source.all("served_by_rules", tenant=tenant, entity_type=entity_type, skipped=sorted(skipped))
-    return {row[0]: row[1] for row in rows}
+    return dict(source.all("served_by_rules", tenant=tenant, entity_type=entity_type, skipped=sorted(skipped)))
 
 
 def key_bounds(prefix: str, after: str | None = None) -> dict[str, str]:
