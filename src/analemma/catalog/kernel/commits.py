@@ -85,7 +85,7 @@ def batch_of(
         moves[key] = _Move(begun[0], manifest, request.record, begun[1], request.unless_pending)
     # Heads in the order of their keys, as everyone locks them.
     ordered = [moves[key] for key in sorted(moves)]
-    lanes, placed = in_lanes(events)
+    lanes, placed = in_lanes(events) if events else ((), ())
     batch = SimpleNamespace(
         tenant=tenant,
         now=catalog.clock.now_us(),
