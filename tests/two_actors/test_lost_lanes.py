@@ -71,6 +71,7 @@ def test_an_event_is_settled_by_whoever_has_its_lane(store: Store, ends: str) ->
         taken: list[Any] = []
         app.worker(1, handlers={"Planned": handle}).drain()
         assert statuses(store) == [("PENDING", 0)]
+        assert select(store, "SELECT done_seq, lease_until > 0 FROM lane") == [(0, True)]
         worker("third", third).drain()
         assert handled == ["first"]
         [held] = taken
