@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from analemma.testing import failpoints
 from tests.raw_rows import connect
 
 LONGEST_S = 60
@@ -53,6 +54,29 @@ def beside(function: Callable[[], object]) -> Iterator[threading.Thread]:
     assert not thread.is_alive()
     if failures:
         raise failures[0]
+
+
+@contextmanager
+def held_at_the_last_step(url: str, procedure: str) -> Iterator[Callable[[], object]]:
+    """While this lasts, whoever runs a procedure waits before its last statement, until what this gives is called."""
+    failpoints.wait_at_steps(url)
+    numbers = [step.removeprefix(f"{procedure}.") for step in failpoints.steps() if step.startswith(f"{procedure}.")]
+    last = max(int(number) for number in numbers if number.isdigit())
+    with connect(url, autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"{procedure}.{last}"])
+        yield lambda: holder.execute("SELECT pg_advisory_unlock_all()")
+
+
+@contextmanager
+def held_behind_a_row_of(url: str, table: str) -> Iterator[Callable[[], object]]:
+    """While this lasts, whoever adds a row to a table waits behind it, with the row uncommitted, until what this gives
+    is called."""
+    wait = "BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END"
+    with connect(url, autocommit=True) as holder:
+        holder.execute(f"CREATE FUNCTION wait_behind() RETURNS trigger LANGUAGE plpgsql AS $$ {wait} $$")
+        holder.execute(f"CREATE TRIGGER wait AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION wait_behind()")
+        holder.execute("SELECT pg_advisory_lock(1)")
+        yield lambda: holder.execute("SELECT pg_advisory_unlock_all()")
 
 
 def _poll(url: str, question: str, count: Callable[[], int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from analemma.langgraph import AnalemmaSaver
 from analemma.testing import failpoints
-from tests.postgres_locks import beside, deadlocks, wait_for_waiting
+from tests.postgres_locks import beside, deadlocks, held_at_the_last_step, wait_for_waiting
 from tests.raw_rows import connect
 from tests.stores import Store
 
@@ -40,9 +40,7 @@ def put(saver: AnalemmaSaver, checkpoint: str, *, thread: str = "T", namespace: 
 def test_a_branch_begun_while_its_thread_is_deleted_is_never_without_its_workflow(
     server: Store, procedure: str
 ) -> None:
-    failpoints.wait_at_steps(server.url)
-    *_, last = [name for name in failpoints.steps() if name.startswith(f"{procedure}.") and name[-1].isdigit()]
-    with server.open() as app, server.open() as other, connect(server.url, autocommit=True) as holder:
+    with server.open() as app, server.open() as other:
         saver, kernel = AnalemmaSaver(app, owner="lg"), other.kernel
         put(saver, "0001")
 
@@ -52,12 +50,12 @@ def test_a_branch_begun_while_its_thread_is_deleted_is_never_without_its_workflo
             else:
                 kernel.wait_for(kernel.checkpoint_async({"x": 1}, workflow_id="T", owner_id="lg", branch="sub"))
 
-        holder.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"{procedure}.{last}"])
-        with beside(begin) as beginning:
+        with held_at_the_last_step(server.url, procedure) as go_on, beside(begin) as beginning:
             wait_for_waiting(server.url, beginning)
+            assert beginning.is_alive()
             with beside(lambda: saver.delete_thread("T")) as deleting:
                 wait_for_waiting(server.url, beginning, deleting)
-                holder.execute("SELECT pg_advisory_unlock_all()")
+                go_on()
         assert not app.kernel.list_workflows(owner_id="lg").items
         assert list(saver.list({"configurable": {"thread_id": "T"}})) == []
         with connect(server.url) as connection:

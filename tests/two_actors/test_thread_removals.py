@@ -13,7 +13,7 @@ from analemma.errors import Conflict, NotFound
 from analemma.langgraph import AnalemmaSaver
 from analemma.testing import failpoints
 from tests.langgraph.graphs import put, thread
-from tests.postgres_locks import beside, wait_for_waiting
+from tests.postgres_locks import beside, held_behind_a_row_of, wait_for_waiting
 from tests.raw_rows import is_sqlite, select
 from tests.stores import Store
 
@@ -230,12 +230,22 @@ def test_a_copy_into_a_thread_that_just_begins_is_refused(
 ) -> None:
     same = chain(saver, 2, name="a")[-1]["configurable"]["checkpoint_id"]
     outcome: list[str] = []
-    with (
-        failpoints.paused("commit.before_commit", lambda: put(saver, {"v": "own"}, name="u", id=same)) as first,
-        beside(lambda: outcome.append(copied(other, "a", "u"))) as second,
-    ):
-        if not is_sqlite(store):
-            wait_for_waiting(store.url, second)
-        first.go_on()
+
+    def begin() -> None:
+        put(saver, {"v": "own"}, name="u", id=same)
+
+    def copy() -> None:
+        outcome.append(copied(other, "a", "u"))
+
+    if is_sqlite(store):
+        with failpoints.paused("commit.before_commit", begin) as first, beside(copy):
+            first.go_on()
+    else:
+        with held_behind_a_row_of(store.url, "thread_checkpoint") as go_on, beside(begin) as beginning:
+            wait_for_waiting(store.url, beginning)
+            assert beginning.is_alive()
+            with beside(copy) as copying:
+                wait_for_waiting(store.url, beginning, copying)
+                go_on()
     assert len(outcome) == 1 and "exists already" in outcome[0]
     assert states(app, "u") == ["own"]
