@@ -33,8 +33,7 @@ from analemma.archives.tar_reading import CHECKSUM_MISMATCH
 from analemma.archives.volumes import volume_missing
 from analemma.archives.walking import Changed, Walk, fingerprint_of
 from analemma.blocks.port import is_transient
-from analemma.catalog.archives.sessions import SessionId
-from analemma.catalog.archives.workspaces import WorkspaceRow
+from analemma.catalog.archives.workspaces import SessionId, WorkspaceRow
 from analemma.catalog.engine.db import Transaction
 from analemma.errors import AnalemmaError, Conflict, DataLost, Unavailable
 from analemma.failpoints import declare, hit
@@ -104,7 +103,7 @@ class Archiver:
         """Give up a session whose blocks were not committed: what it wrote is garbage."""
         session, self._session = self._session, None
         if session is not None:
-            self._parts.rows.sessions.forget(self._parts.tenant, session)
+            self._parts.rows.forget_session(session)
 
     def _finished_upload(self, op_id: str) -> Meta | None:
         """An upload of this very operation that was finished, and is of the volume as it is."""
@@ -258,7 +257,7 @@ class Archiver:
                 raise Conflict(f"workspace {row.id} is in the middle of another operation", hint="look again")
             root = None if meta.root is None else bytes.fromhex(meta.root)
             if self._session is not None:
-                self._parts.rows.sessions.close(tx, self._parts.tenant, self._session)
+                self._parts.rows.close_session(tx, self._session)
             self._parts.rows.keep_unit(tx, row, op_id, meta.facts(root), now)
             return row._replace(archive_op=op_id, archive_key=key)
 

@@ -43,7 +43,7 @@ from analemma.blocks.packs import pack_key
 from analemma.canon.build import text_cuts
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.catalog.archives.sessions import SessionId
+from analemma.catalog.archives.workspaces import SessionId
 from analemma.catalog.leases import SECOND_US
 from analemma.catalog.port import BranchKey, UploadId
 from analemma.errors import AnalemmaError, Corrupt
@@ -87,7 +87,7 @@ class BlockWriter:
 
     def write(self, op_id: str) -> tuple[Meta, bytes]:
         """Store all blocks; the marker, and the bytes of the index object that it will stand for."""
-        self._parts.rows.sessions.open(self._parts.tenant, self.session)
+        self._parts.rows.open_session(self.session)
         limits = self._parts.limits
         walk = Walk(self._held.volume.path, unchanged=self._is_unchanged, limits=limits, times_ns=TIMES_NS)
         try:

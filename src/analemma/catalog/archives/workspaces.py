@@ -1,19 +1,23 @@
 """Workspaces and archive units as rows: every change is made under the workspace's row lock, by whoever holds its
-operation."""
+operation.
+
+Sessions are writers that need several transactions. Their blocks are there before anything leads to them, so the
+collector deletes nothing that was doomed since the oldest of them began, and gives up dead ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NewType
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.archives.sessions import SessionId, Sessions
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.entities import add_bodies, replace_bodies
 from analemma.catalog.leases import SECOND_US, database_clock
 from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.errors import Conflict, NotFound
 
+SessionId = NewType("SessionId", bytes)
+"""16 random bytes."""
 Status = Literal["PENDING", "COLD", "WARM", "RUNNING", "ERROR", "DELETED"]
 Operation = Literal["NONE", "INITIALIZING", "RESTORING", "STARTING", "STOPPING", "ARCHIVING", "DELETING"]
 UnitState = Literal["writing", "kept", "claimed"]
@@ -108,7 +112,6 @@ class SqlWorkspaces:
 
     def __init__(self, engine: Engine, tenant: TenantId) -> None:
         self.engine = engine
-        self.sessions = Sessions(engine)
         self._tenant = tenant
 
     def _hold(self, tx: Transaction, workspace: str) -> WorkspaceRow | None:
@@ -208,6 +211,21 @@ class SqlWorkspaces:
             raise AppearedMeanwhile(f"workspace {workspace} was made meanwhile", hint="try again", workspace=workspace)
         return True
 
+    def open_session(self, session: SessionId) -> None:
+        """Begin: from now on, what the session writes stays."""
+        self.engine.write(
+            lambda tx: tx.execute("open_session", tenant=self._tenant, id=session, now=database_clock(tx))
+        )
+
+    def close_session(self, tx: Transaction, session: SessionId) -> None:
+        """In the transaction that makes roots of what the session wrote: Conflict if it was given up."""
+        if tx.execute("close_session", tenant=self._tenant, id=session) != 1:
+            raise _given_up(session)
+
+    def forget_session(self, session: SessionId) -> None:
+        """Nothing of it is to stay."""
+        self.engine.execute("close_session", tenant=self._tenant, id=session)
+
     def write_blocks(
         self,
         session: SessionId,
@@ -221,7 +239,9 @@ class SqlWorkspaces:
         What is stored of the blocks `again` is damaged: their bytes take its place."""
 
         def write(tx: Transaction) -> int:
-            self.sessions.touch(tx, self._tenant, session)
+            # First: from here on it stays until the transaction ends.
+            if tx.execute("touch_session", tenant=self._tenant, id=session, now=database_clock(tx)) != 1:
+                raise _given_up(session)
             present = {row[0] for row in tx.all("present_blocks", tenant=self._tenant, ids=[row.id for row in blocks])}
             add_bodies(tx, self._tenant, blocks, uploads)
             replaced = [row for row in blocks if row.id in again and row.id in present and row.body is not None]
@@ -230,6 +250,11 @@ class SqlWorkspaces:
             return sum(len(row.body) if row.body is not None else row.length or 0 for row in new)
 
         return self.engine.write(write)
+
+
+def _given_up(session: SessionId) -> Conflict:
+    """What a writer hears that was silent for too long."""
+    return Conflict(f"session {session.hex()} was given up", hint="it was silent for too long; start again")
 
 
 def needs_unit(row: WorkspaceRow, op_id: str) -> bool:
