@@ -106,11 +106,9 @@ def _below(rows: ThreadRows, thread: str, waiting: Sequence[str]) -> list[Checkp
     """Where the graphs inside of waiting tasks wait themselves."""
     found: list[CheckpointRow] = []
     for branch in rows.branches(thread) if waiting else ():
-        newest, _ = rows.newest(thread, branch)
-        if newest is not None and any(f":{task}" in newest.namespace for task in waiting):
-            checkpoint = rows.engine.value("waiting_checkpoint", **rows.key(thread, branch))
-            row = None if checkpoint is None else rows.find(thread, branch, checkpoint)
-            found += [] if row is None else [row]
+        row = rows.engine.row(CheckpointRow, "waiting_checkpoint", **rows.key(thread, branch))
+        if row is not None and any(f":{task}" in row.namespace for task in waiting):
+            found.append(row)
     return found
 
 

@@ -165,10 +165,13 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 LIMIT 1
 
 -- waiting_checkpoint --
--- The newest checkpoint of a namespace on which a task waits, or failed.
-SELECT max(checkpoint) FROM thread_write
-WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
-  AND channel IN ('__interrupt__', '__error__')
+-- The newest checkpoint of a namespace on which a task waits, or failed, if it is there.
+include checkpoint_rows
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = (
+    SELECT max(checkpoint) FROM thread_write
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+      AND channel IN ('__interrupt__', '__error__')
+)
 
 -- newest_checkpoint --
 -- The checkpoint with the greatest id, and the branch's head if that is no checkpoint: then somebody else has moved it.
