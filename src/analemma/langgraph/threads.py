@@ -326,25 +326,27 @@ class Threads:
         """What these channels are made of at a checkpoint: a stored value, if an ancestor has one, and what was written
         since, oldest first."""
         found: dict[str, DeltaChannelHistory] = {name: {"writes": []} for name in channels}
-        wanted = sorted(found)
+        wanted = set(found)
         for number, ancestors in enumerate(self.rows.ancestry(thread, branch, checkpoint)):
             # What was written on top of the checkpoint itself is no part of that, nor what it holds.
             page = ancestors if number else ancestors[1:]
             if not wanted or not page:
                 break
-            seeds = self.read_channels(page, wanted)
-            ends = {name: next((at for at, held in enumerate(seeds) if name in held), len(page)) for name in wanted}
-            asked = {each.checkpoint: at for at, each in enumerate(page[: max(ends.values()) + 1])}
-            which = {**self.rows.key(thread, branch), "checkpoints": list(asked), "channels": wanted}
-            written = self.rows.engine.rows(Written, "writes_to_channels", **which)
-            newest_first = sorted(sorted(written, key=order, reverse=True), key=lambda each: asked[each.checkpoint])
-            for each in newest_first:
-                if asked[each.checkpoint] <= ends[each.channel]:
-                    found[each.channel]["writes"].append(self.pending(each))
-            for name in wanted:
-                if ends[name] < len(page):
-                    found[name]["seed"] = self.loads(seeds[ends[name]][name])
-            wanted = [name for name in wanted if "seed" not in found[name]]
+            seeds = self.read_channels(page, sorted(wanted))
+            # As far as to where the last of them was stored whole.
+            last = max(next((at for at, held in enumerate(seeds) if name in held), len(page)) for name in wanted)
+            asked = {"checkpoints": [each.checkpoint for each in page[: last + 1]], "channels": sorted(wanted)}
+            rows = self.rows.engine.rows(Written, "writes_to_channels", **self.rows.key(thread, branch), **asked)
+            written: dict[str, list[Written]] = {}
+            for each in sorted(rows, key=order, reverse=True):
+                written.setdefault(each.checkpoint, []).append(each)
+            for ancestor, held in zip(page, seeds, strict=True):
+                for each in written.get(ancestor.checkpoint, ()):
+                    if each.channel in wanted:
+                        found[each.channel]["writes"].append(self.pending(each))
+                for name in wanted & held.keys():
+                    found[name]["seed"] = self.loads(held[name])
+                wanted -= held.keys()
         for line in found.values():
             line["writes"].reverse()
         return found
