@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import islice, takewhile
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
 
@@ -114,15 +115,12 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         self._entropy = entropy or SystemEntropy()
         self._on_conflict = on_conflict
         self._branching = threading.Lock()
-        app = where if isinstance(where, App) else open_app(where)
-        self._opened = None if app is where else app
-        try:
+        with ExitStack() as opened:
+            app = where if isinstance(where, App) else opened.enter_context(open_app(where))
             chosen = app.default if tenant is None else app.tenant(tenant)
             self._threads = Threads(chosen, owner, self.serde, cache_bytes=cache_bytes)
             self._rows = self._threads.rows
-        except BaseException:
-            self.close()
-            raise
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> AnalemmaSaver:
         return self
@@ -132,8 +130,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
 
     def close(self) -> None:
         """Close the store, if it was opened here; safe to call twice."""
-        if self._opened is not None:
-            self._opened.close()
+        self._opened.close()
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest of its thread and namespace."""
@@ -339,7 +336,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         # Whoever opened the store closes it.
-        twin._opened = None
+        twin._opened = ExitStack()
         return twin
 
     def _listed(

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from math import isfinite
@@ -94,14 +94,11 @@ class AnalemmaStore(BaseStore):
         omit_expired = ttl is None or ttl.get("omit_expired", True)
         self._lock = threading.Lock()
         self._sweeper: tuple[Ticker, Future[None]] | None = None
-        app = where if isinstance(where, App) else open_app(where)
-        self._own = None if app is where else app
-        try:
+        with ExitStack() as opened:
+            app = where if isinstance(where, App) else opened.enter_context(open_app(where))
             owner = app.default if tenant is None else app.tenant(tenant)
-        except BaseException:
-            self.close()
-            raise
-        self._items = SqlItems(app.catalog.engine, owner.id, database_clock, omit_expired)
+            self._items = SqlItems(app.catalog.engine, owner.id, database_clock, omit_expired)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> AnalemmaStore:
         return self
@@ -118,8 +115,7 @@ class AnalemmaStore(BaseStore):
     def close(self) -> None:
         """Stop sweeping, and close the store if it was opened here; safe to call twice."""
         self.stop_ttl_sweeper()
-        if self._own is not None:
-            self._own.close()
+        self._opened.close()
 
     def setup(self) -> None:
         """Nothing to do: opening a store brings its schema up to date. Other stores ask for this call."""
@@ -128,7 +124,7 @@ class AnalemmaStore(BaseStore):
         """The answer to each operation, all from one transaction."""
         batch = self._plan(ops)
         if self.embeddings is not None:
-            found = self.embeddings.embed_documents(batch.texts) if batch.texts else []
+            found = self.embeddings.embed_documents([*batch.vectors]) if batch.vectors else []
             batch.learn(found, [self.embeddings.embed_query(query) for query in batch.queries])
         return self._run(batch)
 
@@ -136,7 +132,7 @@ class AnalemmaStore(BaseStore):
         """As `batch`, in a thread. Cancelling abandons the wait, never the transaction."""
         batch = self._plan(ops)
         if self.embeddings is not None:
-            found = await self.embeddings.aembed_documents(batch.texts) if batch.texts else []
+            found = await self.embeddings.aembed_documents([*batch.vectors]) if batch.vectors else []
             batch.learn(found, [await self.embeddings.aembed_query(query) for query in batch.queries])
         return await asyncio.to_thread(self._run, batch)
 
@@ -190,7 +186,8 @@ class AnalemmaStore(BaseStore):
             if isinstance(op, PutOp):
                 if not op.namespace:
                     raise Invalid("the namespace is empty", hint="give it at least one label")
-                key = encode_namespace(op.namespace), check_key(op.key)
+                key = encode_namespace(op.namespace), op.key
+                check_key(op.key)
                 value = None if op.value is None else encode_value(op.value)
                 texts = [] if op.value is None or self._index is None else self._index.texts(op.value, op.index)
                 batch.puts[key] = ItemChange(*key, value, ttl_us(op.ttl)), texts
@@ -213,8 +210,7 @@ class AnalemmaStore(BaseStore):
                     f"not an operation of a store: {type(op).__name__}",
                     hint="GetOp, PutOp, SearchOp and ListNamespacesOp are",
                 )
-        # Each once.
-        batch.texts = list(dict.fromkeys(text for _, texts in batch.puts.values() for text in texts))
+        batch.vectors = dict.fromkeys(text for _, texts in batch.puts.values() for text in texts)
         return batch
 
     def _run(self, batch: _Batch) -> list[Result]:
@@ -255,17 +251,16 @@ class _Batch:
 
     ops: list[Op] = field(default_factory=list)
     puts: dict[tuple[bytes, str], tuple[ItemChange, list[str]]] = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)
     vectors: dict[str, Any] = field(default_factory=dict)
-    """Of the texts, once they are known."""
+    """The vector of each text, once it is known."""
     queries: dict[str, Any] = field(default_factory=dict)
     """The vector of each query, once it is known."""
 
     def learn(self, vectors: Sequence[Any], queries: Sequence[Any]) -> None:
         """The vectors of the texts and of the queries, in their order."""
-        if len(vectors) != len(self.texts):
-            raise Invalid(f"{len(vectors)} embeddings for {len(self.texts)} texts", hint="check the `embed` function")
-        self.vectors = dict(zip(self.texts, vectors, strict=True))
+        if len(vectors) != len(self.vectors):
+            raise Invalid(f"{len(vectors)} embeddings for {len(self.vectors)} texts", hint="check the `embed` function")
+        self.vectors = dict(zip(self.vectors, vectors, strict=True))
         self.queries = dict(zip(self.queries, queries, strict=True))
 
 
@@ -348,12 +343,10 @@ def decode_namespace(encoded: bytes) -> tuple[str, ...]:
     return tuple(encoded.decode().split("\0"))
 
 
-def check_key(key: Any) -> str:
-    """The key, if it is short text, which may be empty."""
+def check_key(key: Any) -> None:
+    """Raise Invalid unless it is short text, which may be empty."""
     if key != "":
         check_part(key, "key", KEY_BYTES)
-    assert isinstance(key, str)
-    return key
 
 
 def encode_value(value: Any) -> bytes:
