@@ -19,7 +19,7 @@ from analemma.errors import Conflict, Expired, HeadMoved, NotFound
 from analemma.langgraph.threads import Threads, back_to, delta_channels
 from analemma.state.commits import Proposal
 from analemma.state.records import ROLLED_BACK
-from analemma.state.removal import BATCH, expire_batch, held_channels, needed_by, remove_branch
+from analemma.state.removal import BATCH, expire_batch, needed_by, remove_branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,29 +90,25 @@ def _plan(threads: Threads, key: BranchKey, runs: Collection[str] | None) -> Dro
     rows = [_noted(threads, row) for row in threads.rows.every(key.workflow, key.branch)]
     if runs is None:
         # The ancestors without which the newest checkpoint's delta channels could not be put together stay with it.
-        needed = needed_by(rows[:1], rows, partial(held_channels, threads.kernel))
+        needed = needed_by(threads.kernel, rows[:1], rows)
         going = {row.checkpoint for row in rows[1:]} - needed
     else:
         going = {row.checkpoint for row in rows if row.run in runs}
     gone = [row for row in rows if row.checkpoint in going]
     kept = [row for row in rows if row.checkpoint not in going]
+    plan = DropPlan(key, head, gone, kept, runs)
     if runs is not None:
-        _check_lines(threads, key.workflow, going, kept, rows)
-    return DropPlan(key, head, gone, kept, runs)
+        _check_lines(threads, plan)
+    return plan
 
 
-def _check_lines(
-    threads: Threads,
-    thread: str,
-    going: Collection[str],
-    kept: Sequence[CheckpointRow],
-    rows: Sequence[CheckpointRow],
-) -> None:
+def _check_lines(threads: Threads, plan: DropPlan) -> None:
     # Whose parent stays has what the parent has, and the parent is asked too: only who comes right after something
     # that goes can be the first to lose by it.
-    heirs = [row for row in kept if row.parent in going]
+    going = {row.checkpoint for row in plan.gone}
+    heirs = [row for row in plan.kept if row.parent in going]
     # Not every checkpoint tells of those of its namespace, so all of it are asked.
-    channels = sorted({name for row in rows for name in orjson.loads(row.deltas or "[]")})
+    channels = sorted({name for row in (*plan.gone, *plan.kept) for name in orjson.loads(row.deltas or "[]")})
     if not channels:
         return
     for start in range(0, len(heirs), PAGE):
@@ -121,10 +117,10 @@ def _check_lines(
             if held.keys() >= set(channels):
                 continue
             raise Conflict(
-                f"checkpoint {row.checkpoint} of thread {thread!r} stays, and its delta channels are made of what "
+                f"checkpoint {row.checkpoint} of thread {row.thread!r} stays, and its delta channels are made of what "
                 "would go",
                 hint="delete the later runs too, or the whole thread",
-                thread=thread,
+                thread=row.thread,
                 checkpoint=row.checkpoint,
             )
 
@@ -134,8 +130,7 @@ def _noted(threads: Threads, row: CheckpointRow) -> CheckpointRow:
     metadata."""
     if row.deltas is not None:
         return row
-    told = delta_channels(threads.loads((row.metadata_kind, row.metadata))) or []
-    return row._replace(deltas=orjson.dumps(told).decode())
+    return row._replace(deltas=delta_channels(threads.loads((row.metadata_kind, row.metadata))) or "[]")
 
 
 def _expire_versions(threads: Threads, plan: DropPlan) -> bool:

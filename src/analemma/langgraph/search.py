@@ -25,8 +25,10 @@ WHOLE = "$"
 
 Test = Callable[[Any], bool]
 
-_EQUALITY: dict[str, Callable[[Any, Any], Any]] = {"$eq": operator.eq, "$ne": operator.ne}
-_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+_EQUALITY = ("$eq", "$ne")
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "$eq": operator.eq,
+    "$ne": operator.ne,
     "$gt": operator.gt,
     "$gte": operator.ge,
     "$lt": operator.lt,
@@ -75,12 +77,12 @@ def _fields(wanted: Mapping[Any, Any]) -> Test:
 
 
 def _operator(name: Any, wanted: Any) -> Test:
+    if name not in _OPERATORS:
+        raise Invalid(f"there is no operator {name!r}", hint=f"use {', '.join(_OPERATORS)}")
+    compare = _OPERATORS[name]
     if name in _EQUALITY:
-        equals, value = _EQUALITY[name], _as_stored(wanted)
-        return lambda found: bool(equals(found, value))
-    if name not in _ORDER:
-        raise Invalid(f"there is no operator {name!r}", hint=f"use {', '.join((*_EQUALITY, *_ORDER))}")
-    compare = _ORDER[name]
+        value = _as_stored(wanted)
+        return lambda found: bool(compare(found, value))
     return lambda found: any(compare(left, right) for left, right in _comparable(found, wanted))
 
 

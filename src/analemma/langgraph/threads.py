@@ -226,13 +226,12 @@ class Threads:
         """Store a checkpoint, of which these channels were written since its parent: its version, journal record, head
         and row become visible together. HeadMoved, and nothing is stored, if another run has passed the one that stores
         it."""
-        deltas = delta_channels(metadata)
         row = CheckpointRow(
             *(place.thread, place.branch, str(checkpoint["id"]), place.namespace, parent),
             BlockId(b""),
             _name(metadata.get("run_id")),
             *self.dumps(dict(metadata)),
-            deltas=None if deltas is None else orjson.dumps(deltas).decode(),
+            deltas=delta_channels(metadata),
         )
         self.rows.check_row(row)
         trouble, taking_over = f"the parent of checkpoint {row.checkpoint} changes too fast", True
@@ -501,10 +500,10 @@ def back_to(checkpoint: str) -> str:
     return f"back to checkpoint {checkpoint}"
 
 
-def delta_channels(metadata: Mapping[str, Any]) -> list[str] | None:
-    """The channels that a checkpoint does not hold whole, as its metadata tells; None: it cannot be read."""
+def delta_channels(metadata: Mapping[str, Any]) -> str | None:
+    """For its row: the channels that a checkpoint does not hold whole, by its metadata; None: that cannot be read."""
     counters = metadata.get(COUNTERS) or {}
-    return sorted(map(str, counters)) if isinstance(counters, Mapping) else None
+    return orjson.dumps(sorted(map(str, counters))).decode() if isinstance(counters, Mapping) else None
 
 
 def pack_write(checkpoint: str, task: str, place: int, task_path: str, channel: str, made: Serialized) -> Written:

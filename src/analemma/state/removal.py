@@ -11,7 +11,6 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -572,7 +571,7 @@ def _without_checkpoints(
     """The same without the checkpoints that have to stay, and with those that go."""
     going = {version.id: version for version in plan.expired}
     kept = [row for row in rows if row is rows[0] or row.manifest not in going]
-    needed = needed_by([*kept, *_unnamed(kernel, head, rows)], rows, partial(held_channels, kernel))
+    needed = needed_by(kernel, [*kept, *_unnamed(kernel, head, rows)], rows)
     reasons = {row.manifest: "needed" for row in rows if row.checkpoint in needed}
     reasons[rows[0].manifest] = "newest"
     staying = [Kept(going[name], (reason,)) for name, reason in reasons.items() if name in going]
@@ -592,7 +591,7 @@ def _unnamed(kernel: Kernel, head: BlockId, rows: Sequence[CheckpointRow]) -> li
     return [rows[0]._replace(manifest=head, parent=parent)] if isinstance(parent, str) else []
 
 
-def held_channels(kernel: Kernel, manifest: BlockId, channels: Collection[str]) -> list[str]:
+def _held_channels(kernel: Kernel, manifest: BlockId, channels: Collection[str]) -> list[str]:
     """Those of some channels that a checkpoint holds whole: only what leads to them is read."""
     names, root = sorted(channels), kernel._commits.manifest(manifest).root.id
     found = Nodes(kernel._trees.fetch).wires((root, ("channels", name)) for name in names)
@@ -655,11 +654,8 @@ def _newest_of_each(length_us: int, most: int) -> Callable[[Version], bool]:
 EVERYTHING = "*"
 """Stands for the channels of a checkpoint of which it is not known which they are. No ancestor holds all of them."""
 
-Held = Callable[[BlockId, Collection[str]], Collection[str]]
-"""Those of some channels that a version holds whole."""
 
-
-def needed_by(kept: Iterable[CheckpointRow], rows: Sequence[CheckpointRow], held: Held) -> set[str]:
+def needed_by(kernel: Kernel, kept: Iterable[CheckpointRow], rows: Sequence[CheckpointRow]) -> set[str]:
     """The ancestors of some checkpoints without which their delta channels could not be put together."""
     names: set[str] = set()
     for row in rows:
@@ -669,7 +665,7 @@ def needed_by(kept: Iterable[CheckpointRow], rows: Sequence[CheckpointRow], held
     open_ends = [(row, set(names)) for row in kept] if names else []
     while open_ends:
         row, wanted = open_ends.pop()
-        missing = wanted - set(held(row.manifest, wanted - {EVERYTHING}))
+        missing = wanted - set(_held_channels(kernel, row.manifest, wanted - {EVERYTHING}))
         parent = by_name.get(row.parent or "")
         if parent is None or not missing:
             continue
