@@ -19,6 +19,7 @@ from analemma.errors import HeadMoved
 from analemma.langgraph import AnalemmaSaver
 from analemma.testing import failpoints
 from tests.actors import Actor
+from tests.langgraph.graphs import put
 from tests.stores import Store
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
@@ -188,6 +189,23 @@ def test_a_second_answer_in_a_thread_of_its_own_has_nothing_of_the_first(
     found = next(AnalemmaSaver(app).history(None, filter={"branched_from": "t"})).config
     own: Any = {"configurable": {"thread_id": found["configurable"]["thread_id"]}}
     assert graph.get_state(own).values["said"] == ["asked", "late", "closed"]
+
+
+def test_what_a_run_had_written_goes_with_it_to_a_thread_of_its_own(app: analemma.App) -> None:
+    late, early = AnalemmaSaver(app, on_conflict="branch"), AnalemmaSaver(app)
+    checkpoint = put(late, {"said": []})["configurable"]["checkpoint_id"]
+    configs: list[Any] = []
+    for saver, task in ((late, "first"), (early, "rival")):
+        # As LangGraph begins a run.
+        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "__pregel_runtime": None}}
+        saver.get_tuple(config)
+        configs.append({"configurable": {**config["configurable"], "checkpoint_id": checkpoint}})
+        saver.put_writes(configs[-1], [("said", task)], task)
+    late.put_writes(configs[0], [("said", "second")], "second")
+    threads = {each.config["configurable"]["thread_id"] for each in late.history(None)}
+    found = {name: late.get_tuple({"configurable": {"thread_id": name}}) for name in sorted(threads)}
+    tasks = [[task for task, *_ in each.pending_writes or ()] for each in found.values() if each is not None]
+    assert tasks == [["first", "rival"], ["first", "second"]]
 
 
 def test_to_name_a_checkpoint_is_no_conflict(app: analemma.App) -> None:

@@ -99,7 +99,8 @@ def _line(rows: ThreadRows, row: CheckpointRow, thread: str) -> list[RowChange]:
     if not above:
         return []
     chosen = {**rows.key(row.thread, row.branch), "target": thread, "checkpoints": above}
-    return [RowChange("copy_line", chosen, len(above)), RowChange("copy_line_writes", chosen, None)]
+    writes = RowChange("copy_line_writes", {**chosen, "end": "", "writers": []}, None)
+    return [RowChange("copy_line", chosen, len(above)), writes]
 
 
 def _below(rows: ThreadRows, thread: str, waiting: Sequence[str]) -> list[CheckpointRow]:

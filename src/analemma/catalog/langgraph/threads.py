@@ -213,14 +213,11 @@ class ThreadRows:
         last = self.engine.row(CheckpointRow, "last_of_run", **place, read=fence.read, fence=fence.run)
         if last is None:
             return
-        line, known = self.line(last), {None, fence.run, *fence.seen}
+        chosen = {**place, "target": target, "checkpoints": [*self.line(last), last.checkpoint]}
 
         def branch_off(tx: Transaction) -> None:
-            written = tx.rows(Written, "writes", **place, checkpoint=last.checkpoint)
-            tx.execute("copy_line", **place, target=target, checkpoints=[*line, last.checkpoint])
-            tx.execute("copy_line_writes", **place, target=target, checkpoints=line)
-            own = [each._replace(writer=None) for each in written if each.writer in known]
-            self.put_writes(tx, target, fence.branch, own)
+            tx.execute("copy_line", **chosen)
+            tx.execute("copy_line_writes", **chosen, end=last.checkpoint, writers=["", fence.run, *fence.seen])
 
         self.engine.write(branch_off)
 

@@ -119,10 +119,11 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 FOR SHARE
 
 -- copy_line_writes --
--- What was written on top of some checkpoints of a namespace, for another thread.
+-- What was written on top of some checkpoints of a namespace, for another thread; on top of the one at the end, only by some runs or by none.
 include copied_writes
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
   AND checkpoint = ANY (:checkpoints::text[])
+  AND (checkpoint <> :end OR coalesce(writer, '') = ANY (:writers::text[]))
 
 -- point_checkpoint --
 -- The same state in another version: compare-and-set.
