@@ -9,7 +9,7 @@ from typing import Any
 
 import libipld
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.pointer import Operation
 from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry

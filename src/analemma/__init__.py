@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from analemma import errors as errors
     from analemma.archives.archives import Archives as Archives
     from analemma.bag.bag import SmartStateBag as SmartStateBag
-    from analemma.canon.identity import BlockId as BlockId
+    from analemma.canon.nodes import BlockId as BlockId
     from analemma.canon.trees import Operation as Operation
     from analemma.canon.types import Tagged as Tagged
     from analemma.catalog.entities.deploys import DeployState as DeployState
@@ -89,7 +89,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.payloads.hydrate": ("HydratedState",),
     "analemma.payloads.rings": ("RingPolicy",),
     "analemma.bag.bag": ("SmartStateBag",),
-    "analemma.canon.identity": ("BlockId",),
+    "analemma.canon.nodes": ("BlockId",),
     "analemma.canon.trees": ("Operation",),
     "analemma.canon.types": ("Tagged",),
     "analemma.catalog.entities.deploys": ("DeployState",),

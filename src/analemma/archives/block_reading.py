@@ -29,7 +29,7 @@ from analemma.archives.jobs import Job
 from analemma.archives.metas import Meta, damaged
 from analemma.archives.tar_reading import truncated
 from analemma.blocks.store import BlockStore
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.errors import Corrupt
 
 BATCH_BYTES = 16 << 20

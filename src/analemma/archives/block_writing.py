@@ -41,8 +41,7 @@ from analemma.archives.parts import Parts
 from analemma.archives.walking import FileVersion, Found, Walk
 from analemma.blocks.packs import pack_key
 from analemma.canon.build import text_cuts
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, BlockId
 from analemma.catalog.archives.workspaces import SessionId
 from analemma.catalog.leases import SECOND_US
 from analemma.catalog.port import BranchKey, UploadId

@@ -18,10 +18,10 @@ from typing import Any
 from zlib import crc32
 
 from analemma.archives.entries import Entry, EntryKind, check_extents, data_length
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     SPECIALS,
     Block,
+    BlockId,
     block_id,
     block_links,
     decode,

@@ -15,8 +15,7 @@ from analemma.bag.changes import Changes, find_changes, forget_places, notice_mo
 from analemma.bag.settle import follow, separate, settle
 from analemma.bag.tracked import BagStore, Base, Tracked
 from analemma.bag.tracked_dict import TrackedDict
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block, Link, decode, link_wire
+from analemma.canon.nodes import Block, BlockId, Link, decode, link_wire
 from analemma.canon.pointer import MAXIMUM_DEPTH
 from analemma.canon.trees import Edited, Operation, Trees
 from analemma.catalog.port import BranchKey, Head

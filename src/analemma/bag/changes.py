@@ -12,8 +12,7 @@ from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import TrackedList
 from analemma.canon.build import Packer
 from analemma.canon.diff import Gap
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import decode, is_special
+from analemma.canon.nodes import BlockId, decode, is_special
 from analemma.canon.pointer import MAXIMUM_DEPTH, Operation, Path, format_pointer
 from analemma.canon.read import MISSING, container_kind
 from analemma.canon.types import TypeRegistry, standard_registry

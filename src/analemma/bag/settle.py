@@ -16,7 +16,7 @@ from analemma.bag.tracked import Base, NotLoaded, Place, Tracked, held_elsewhere
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import ListShell, TrackedList, new_place
 from analemma.canon.diff import Gap
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.pointer import Operation, Path
 from analemma.canon.read import MISSING
 from analemma.canon.trees import Trees

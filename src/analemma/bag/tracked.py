@@ -17,8 +17,7 @@ from functools import wraps
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import StandIn, Stored, Wire, encode, is_special, sort_key, wire_link
+from analemma.canon.nodes import BlockId, StandIn, Stored, Wire, encode, is_special, sort_key, wire_link
 from analemma.canon.pointer import MAXIMUM_DEPTH, Path
 from analemma.canon.read import Content, container_kind
 from analemma.canon.trees import Trees

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import libipld
 
 from analemma.blocks.port import ObjectStore, quote_metadata
-from analemma.canon.identity import ID_BYTES, BlockId
+from analemma.canon.nodes import ID_BYTES, BlockId
 from analemma.errors import Corrupt, Invalid
 
 MAGIC = b"ANLMPACK"

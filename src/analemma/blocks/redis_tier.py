@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.clock import Clock, SystemClock
 from analemma.errors import Invalid, Unavailable
 

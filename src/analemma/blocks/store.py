@@ -28,8 +28,7 @@ from analemma.blocks.packs import (
     read_entries,
 )
 from analemma.blocks.port import ObjectStore
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block, Promises, block_links, verify_block
+from analemma.canon.nodes import Block, BlockId, Promises, block_links, verify_block
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, PreparedBlocks, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit, NotFound, OutcomeUnknown, Unavailable

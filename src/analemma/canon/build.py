@@ -17,11 +17,11 @@ from itertools import repeat
 from typing import Any, Literal, NamedTuple, cast
 
 from analemma.canon.canonical_json import inner_values
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     LINKS,
     SPECIALS,
     Block,
+    BlockId,
     Entry,
     Kind,
     Link,

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     HIGHEST_LEVEL,
+    BlockId,
     Kind,
     Node,
     Wire,

@@ -15,21 +15,35 @@ and bytes carry a leading 0x00, because encoders take bytes that parse as a CID 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import repeat
 from operator import ge
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, NewType, get_args
 
 import libipld
 
-from analemma.canon.identity import CID_PREFIX, BlockId
 from analemma.canon.pointer import MAXIMUM_DEPTH
-from analemma.errors import Corrupt
+from analemma.errors import Corrupt, Invalid
 
+BlockId = NewType("BlockId", bytes)
+"""What a block is called: the SHA-256 of exactly its bytes. Shown to people as 64 hexadecimal digits."""
+
+ID_BYTES = 32
+_ID = re.compile(r"[0-9a-f]{64}")
+CID_PREFIX = b"\x01\x71\x12\x20"
+"""CID version 1, codec dag-cbor, hash sha2-256, 32 bytes of it."""
 _new_tuple = tuple.__new__
 """Makes a named tuple without its constructor, which takes several times as long; every field must be given."""
+
+
+def parse_block_id(text: str) -> BlockId:
+    """Read the 64 hexadecimal digits people type."""
+    if not isinstance(text, str) or _ID.fullmatch(text) is None:
+        raise Invalid(f"not a block id: {text!r}", hint="an id is 64 lower-case hexadecimal digits")
+    return BlockId(bytes.fromhex(text))
 
 
 def block_id(data: bytes) -> BlockId:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, TypeVar
 
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     HIGHEST_LEVEL,
     LINKS,
+    BlockId,
     Child,
     Entry,
     Kind,

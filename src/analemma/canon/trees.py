@@ -24,12 +24,12 @@ from analemma.canon.build import (
     packed_wire,
 )
 from analemma.canon.diff import Runs, diff
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     FORCED,
     LEAF_HEAD_BYTES,
     LINKS,
     Block,
+    BlockId,
     Entry,
     Kind,
     Link,

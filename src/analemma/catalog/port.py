@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, NewType, Protocol
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.clock import moment
 
 TenantId = NewType("TenantId", int)

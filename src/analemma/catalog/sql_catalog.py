@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import cast
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.schema import migrate
 from analemma.catalog.kernel import commits, pending, versions

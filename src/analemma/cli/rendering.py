@@ -145,8 +145,7 @@ def _is_marked(wire: Any) -> bool:
 
 
 def _wire(wire: Any) -> Any:
-    from analemma.canon.identity import CID_PREFIX
-    from analemma.canon.nodes import Link, is_special, read_special
+    from analemma.canon.nodes import CID_PREFIX, Link, is_special, read_special
 
     if isinstance(wire, bytes):
         return {LINK: wire[4:].hex()} if wire.startswith(CID_PREFIX) else to_json(wire[1:])

@@ -174,7 +174,7 @@ def show(
     branch: Branch = MAIN,
 ) -> None:
     """Show what a version is: when, on what, why, how large."""
-    from analemma.canon.identity import parse_block_id
+    from analemma.canon.nodes import parse_block_id
     from analemma.cli.rendering import fields_of, on_one_line, to_json, why_fields, why_line
     from analemma.cli.selecting import find_version
     from analemma.store.provenance import why_of
@@ -207,7 +207,7 @@ def cat(
     raw: Annotated[bool, typer.Option("--raw", help="Its bytes, in hexadecimal.")] = False,
 ) -> None:
     """Print one block: a manifest, or a node of a state's tree. A manifest id or a root hash is a block id too."""
-    from analemma.canon.identity import parse_block_id
+    from analemma.canon.nodes import parse_block_id
     from analemma.cli.rendering import block_to_json
 
     wanted = parse_block_id(block)
@@ -241,7 +241,7 @@ def verify(
     """Check a branch (its journal, its head, its versions down to the last block), or one version."""
     if manifest is not None and receipt is not None:
         raise Invalid("a receipt is for a whole branch", hint="leave out the manifest")
-    from analemma.canon.identity import parse_block_id
+    from analemma.canon.nodes import parse_block_id
     from analemma.cli.rendering import parse_receipt
     from analemma.cli.selecting import find_version
     from analemma.state.verify import verify_version

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.pointer import format_pointer
 from analemma.catalog.port import BranchKey, RowChange
 from analemma.catalog.runs.runs import NewRun, RunRow, as_us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.pointer import Operation
 from analemma.catalog.port import PreparedBlocks, RowChange
 from analemma.catalog.runs.effects import EffectRow, settle_effect

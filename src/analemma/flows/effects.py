@@ -13,8 +13,7 @@ from urllib.parse import quote
 
 from analemma.blocks.store import BlockStore
 from analemma.canon.canonical_json import canonical_json
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import block_id
+from analemma.canon.nodes import BlockId, block_id
 from analemma.canon.trees import Trees
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.port import BranchKey, OutboxEvent, PreparedBlocks

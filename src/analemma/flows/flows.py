@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final, get_args
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.leases import database_clock
 from analemma.catalog.runs.queues import tidy_lanes
 from analemma.catalog.runs.runs import LAST, FencedOut, RunRow, SegmentRow, Status

@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from math import ceil
 from typing import Any, Final
 
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import wire_link
+from analemma.canon.nodes import BlockId, wire_link
 from analemma.canon.pointer import Operation
 from analemma.canon.read import MISSING, container_kind
 from analemma.catalog.runs.runs import FencedOut

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.port import RowChange
 from analemma.catalog.runs.runs import RunRow
 from analemma.context import Context

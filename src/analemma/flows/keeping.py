@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.runs.runs import EndedSegment, SegmentStatus
 from analemma.flows.runs import RunError
 from analemma.flows.segments import Segment

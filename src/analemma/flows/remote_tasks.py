@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.runs.runs import RunRow
 from analemma.errors import Invalid, NotFound, Timeout, Unavailable
 from analemma.executors.port import Call, CallExecutor, portable

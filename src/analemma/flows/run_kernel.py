@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from analemma.bag.bag import BagKernel
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, BlockId
 from analemma.canon.pointer import format_pointer
 from analemma.canon.trees import Edited, Trees
 from analemma.catalog.port import BranchKey, Head, OutboxEvent, RowChange

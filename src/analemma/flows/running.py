@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.port import RowChange
 from analemma.catalog.runs.effects import RunRecords
 from analemma.catalog.runs.runs import FencedOut, Move, RunRow, SegmentStatus, Status, as_us

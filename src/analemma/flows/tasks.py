@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, BlockId
 from analemma.canon.pointer import Operation
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.catalog.runs.effects import RunRecords, TaskRow

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from analemma.bag.bag import SmartStateBag
 from analemma.bag.changes import find_changes
 from analemma.bag.tracked import BagStore
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     Block,
+    BlockId,
     Link,
     Stored,
     Wire,

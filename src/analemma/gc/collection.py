@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from analemma.canon.identity import ID_BYTES
+from analemma.canon.nodes import ID_BYTES
 from analemma.clock import span_for_people
 from analemma.errors import Denied, Invalid
 

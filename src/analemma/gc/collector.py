@@ -17,7 +17,7 @@ from typing import Any
 from analemma.blocks.ownership import ObjectOwnership
 from analemma.blocks.packs import UPLOAD_ID_BYTES
 from analemma.blocks.port import ObjectStore
-from analemma.canon.identity import ID_BYTES, BlockId
+from analemma.canon.nodes import ID_BYTES, BlockId
 from analemma.catalog.engine.db import Statements, Transaction
 from analemma.catalog.leases import SECOND_US, DatabaseClock, Lease, LeaseLost
 from analemma.catalog.port import TenantId

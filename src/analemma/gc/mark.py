@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import LINKS, block_links, decode_node, is_tree_node, node_links
+from analemma.canon.nodes import LINKS, BlockId, block_links, decode_node, is_tree_node, node_links
 from analemma.catalog.engine.db import Statements
 from analemma.catalog.port import TenantId
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from analemma.blocks.packs import HEADER, MAX_READ_BYTES, Pack, PackWriter, pack_key, verify_pack
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.store import decode_block, decode_blocks, with_bytes
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.engine.db import Row, Transaction, send
 from analemma.catalog.port import BlockRow, UploadId
 from analemma.context import Context

@@ -25,7 +25,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from analemma.blocks.packs import MAX_BLOCK_BYTES
 from analemma.blocks.store import RAW, compress, decompress
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.read import MISSING, Nodes
 from analemma.canon.trees import Edited, Operation
 from analemma.catalog.langgraph.carried_writes import adopt

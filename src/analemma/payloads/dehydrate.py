@@ -10,8 +10,7 @@ from typing import Any
 
 from analemma.bag.tracked import NotLoaded, Tracked
 from analemma.canon.build import check_new_key
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, BlockId
 from analemma.canon.trees import Edited
 from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, LeaseId, PayloadLease
 from analemma.catalog.port import BranchKey

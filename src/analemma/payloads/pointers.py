@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, LeaseId, PayloadLease
 from analemma.errors import Denied, Invalid
 from analemma.payloads.json import POINTER_KEY, field_bytes, text_bytes

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from analemma.canon.canonical_json import canonical_json, parse_json
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.trees import Trees
 from analemma.catalog.entities.slices import StoredDocument

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from analemma.blocks.store import inline_rows
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, BlockId
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.entities import add_bodies, replace_bodies
 from analemma.context import Context

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.names import check_key
 from analemma.catalog.port import BranchKey
 from analemma.errors import Invalid

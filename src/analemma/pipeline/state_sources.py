@@ -14,7 +14,7 @@ from itertools import starmap
 from typing import Any, Final, Literal
 
 from analemma.canon.canonical_json import canonical_json
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry
 from analemma.catalog.engine.db import Transaction

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from analemma.blocks.packs import MAX_BLOCK_BYTES
 from analemma.blocks.store import RAW, compress, decompress
 from analemma.canon.build import Packer, check_new_key, check_path
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block, Wire, block_id, wire_flags
+from analemma.canon.nodes import Block, BlockId, Wire, block_id, wire_flags
 from analemma.canon.pointer import OPERATIONS, Operation
 from analemma.canon.trees import Edited, Trees
 from analemma.canon.types import TypeRegistry

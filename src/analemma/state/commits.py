@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from analemma.blocks.packs import pack_key
 from analemma.blocks.store import Carried
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block, Wire
+from analemma.canon.nodes import Block, BlockId, Wire
 from analemma.canon.trees import Edited
 from analemma.catalog.port import (
     ASIDE,

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from analemma.canon.build import Packer, check_path
-from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.nodes import BlockId, parse_block_id
 from analemma.canon.pointer import Path
 from analemma.canon.trees import Edited, Trees
 from analemma.catalog.port import BranchKey, Head

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
-from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.nodes import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.trees import Edited, Operation
 from analemma.catalog.kernel.versions import NEWEST, ExpiredRow, branch_columns, version_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.nodes import BlockId, parse_block_id
 from analemma.catalog.port import ASIDE, BranchKey, Version
 from analemma.context import Context
 from analemma.errors import NotFound

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 import orjson
 
 from analemma import errors
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     Block,
+    BlockId,
     Link,
     Wire,
     block_id,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.read import MISSING, Nodes
 from analemma.catalog.engine.db import Transaction, send
 from analemma.catalog.engine.procedures import Refused

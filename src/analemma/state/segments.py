@@ -16,8 +16,18 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from analemma.canon.identity import BlockId, parse_block_id
-from analemma.canon.nodes import Block, Link, Wire, block_id, from_cid, link_wire, to_cid, wire_links
+from analemma.canon.nodes import (
+    Block,
+    BlockId,
+    Link,
+    Wire,
+    block_id,
+    from_cid,
+    link_wire,
+    parse_block_id,
+    to_cid,
+    wire_links,
+)
 from analemma.canon.read import Fetch
 from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, RowChange, Version

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from analemma.blocks.store import BlockStore
-from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Promises, wire_links
+from analemma.canon.nodes import BlockId, Promises, wire_links
 from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry
 from analemma.catalog.kernel.versions import branch_columns

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.nodes import BlockId, parse_block_id
 from analemma.catalog.kernel.versions import branch_columns, version_of
 from analemma.catalog.names import check_part, check_texts
 from analemma.catalog.port import BranchKey, JournalRow, Pin, Shown, Tag, Verdict, Version

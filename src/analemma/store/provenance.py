@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.port import Version
 from analemma.errors import Corrupt, Expired
 from analemma.state.arguments import WHY

@@ -9,7 +9,7 @@ import datetime as dt
 import re
 from typing import TYPE_CHECKING, Protocol
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.port import BranchKey, Version
 from analemma.errors import AnalemmaError, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_unicode, check_version, expired, place

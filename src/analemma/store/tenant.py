@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from analemma.blocks.store import BlockStore
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.read import NodeCache
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head

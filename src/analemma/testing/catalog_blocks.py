@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 
 import pytest
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.port import (
     KernelCatalog,
     TenantId,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.kernel.pending import PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, KernelCatalog, TenantId
 from analemma.catalog.sql_catalog import SqlCatalog

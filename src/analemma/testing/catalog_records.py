@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.port import (
     BranchKey,
     CommitRequest,

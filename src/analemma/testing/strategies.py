@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from analemma.canon.identity import CID_PREFIX
+from analemma.canon.nodes import CID_PREFIX
 from analemma.canon.pointer import Operation, Path
 
 LOOK_ALIKES: list[Any] = [

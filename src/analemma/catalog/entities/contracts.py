@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.port import BranchKey
 from analemma.failpoints import declare, hit

@@ -9,7 +9,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace, Overtaken, write_whole
 from analemma.catalog.outbox.lanes import Within, in_lanes, settled_lane

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.entities import EntityPlace, Overtaken, write_whole
 from analemma.catalog.outbox.lanes import LaneKey, Within, in_lanes, settled_lane

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.engine.db import Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.kernel.versions import branch_columns, read_head

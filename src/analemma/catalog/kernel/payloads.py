@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, NewType
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.port import BlockRow, TenantId, UploadId

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analemma.canon.identity import ID_BYTES, BlockId
+from analemma.canon.nodes import ID_BYTES, BlockId
 from analemma.catalog.engine.db import Statements
 from analemma.catalog.port import BranchKey, Head, JournalRow, Pin, Ref, RefKind, Tag, TenantId, Verdict, Version
 from analemma.errors import Corrupt

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.langgraph.threads import (
     ANSWERED,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.kernel.commits import KEY_KEEP_US, change_row
 from analemma.catalog.port import BranchKey, RowChange, TenantId

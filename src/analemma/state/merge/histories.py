@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.nodes import BlockId, parse_block_id
 from analemma.canon.pointer import Operation
 from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, TenantId, Version, owner_of

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, NewType, get_args
 
 from analemma.canon.build import Packer
 from analemma.canon.diff import align
-from analemma.canon.identity import BlockId
+from analemma.canon.nodes import BlockId
 from analemma.canon.pointer import Operation, Path, format_pointer
 from analemma.canon.read import MISSING, Nodes, Walk, container_kind, locate, step
 from analemma.canon.trees import Trees
