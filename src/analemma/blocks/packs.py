@@ -4,7 +4,7 @@
 
 The footer is DAG-CBOR: a list of [id, codec, offset, length, size]. The SHA-256 is that of everything before the
 trailer. A catalog row names (object, offset, length), so ordinary reads never touch the footer; it is there so that a
-pack can be read and checked without a catalog. Several packs are read at once by `store.BlockStore`.
+pack can be read and checked without a catalog. `store.BlockStore` uploads them, and reads several at once.
 """
 
 from __future__ import annotations

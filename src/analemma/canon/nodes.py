@@ -1,4 +1,5 @@
-"""The stored form of values: nodes of trees, the content of their leaves, and what a link says about its target.
+"""The stored form of values: nodes of trees, the content of their leaves, and what a link says about its target. Trees
+are cut into nodes by `build.Cutter`.
 
 A node is the DAG-CBOR array `[kind, level, flags, body]`. At level 0 the body is the content: a list of items, a map of
 fields, a text, bytes, or (kind `value`) a lone scalar. Above, it is a list of index entries, one per child.

@@ -1,6 +1,7 @@
 """Leases of whoever is to be the only one in a store, as a collector, by the database's clock. What is held by the row
 of the thing itself is renewed there: a run (`flows.leases`), lanes (`outbox.holding`), a payload's pointers
-(`catalog.kernel.payloads`), a backfill (`pipeline.backfill_running`), a node's number (`pipeline.versions`).
+(`catalog.kernel.payloads`), a backfill (`pipeline.backfill_running`), a node's number (`pipeline.versions`), an
+operation on a workspace (`archives.operations`).
 
 Whoever takes a `Lease` is the only one at it until it ends, and has a number that only grows. Every transaction under
 it begins by holding its row: whoever finds another number there has lost it.

@@ -18,8 +18,8 @@ from analemma.clock import moment
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
-    from analemma.gc.collection import Collection
     from analemma.gc.collector import Progress
+    from analemma.gc.reports import Collection
 
 commands = command_group("Collecting what nothing needs any more.")
 
@@ -212,7 +212,7 @@ def _write(out: Path, made: Collection) -> None:
 
 
 def _read(planned: Path) -> Collection:
-    from analemma.gc.collection import Collection
+    from analemma.gc.reports import Collection
 
     try:
         text = planned.read_text(encoding="utf-8")

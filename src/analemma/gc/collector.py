@@ -1,7 +1,8 @@
 """`app.gc`: plan a collection, run it, and see what came of it.
 
-A run is one pass of the protocol in docs/design/garbage-collection.md, for each tenant in turn, and then uploads; a
-plan is the pass that did not act. It may stop anywhere, by itself or by dying; the next one begins anew."""
+A run is one pass of the protocol in docs/design/garbage-collection.md, for each tenant in turn, and then uploads, whose
+objects `gc.objects` deletes; a plan is the pass that did not act. It may stop anywhere, by itself or by dying; the next
+one begins anew."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from analemma.catalog.port import TenantId
 from analemma.context import StoreContext, no_tenant
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit
-from analemma.gc.collection import SUMS, Collection, GcStatus, Run, TenantCollection, pieces
 from analemma.gc.mark import VERSIONS, Marks, Roots, Survey, read_roots
-from analemma.gc.uploads import Audit, Failure, UploadCollector, UploadRow
+from analemma.gc.objects import Audit, Failure, UploadCollector, UploadRow
+from analemma.gc.reports import SUMS, Collection, GcStatus, Run, TenantCollection, pieces
 from analemma.state.kernel import Kernel
 from analemma.state.removal import ExpiryPlan, expire_branches, remove_due
 

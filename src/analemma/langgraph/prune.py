@@ -1,5 +1,5 @@
-"""Removing threads, and some of the checkpoints of a namespace: what somebody else stores meanwhile, tags or pins is
-left as it is."""
+"""Removing some of the checkpoints of a thread: what somebody else stores meanwhile, tags or pins is left as it is. A
+whole thread goes as any workflow does, by `state.removal`."""
 
 from __future__ import annotations
 

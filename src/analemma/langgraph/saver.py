@@ -1,4 +1,4 @@
-"""`AnalemmaSaver`: LangGraph's checkpoints as versions of workflows."""
+"""`AnalemmaSaver`: LangGraph's checkpoints as versions of workflows, which `threads.Threads` stores and reads."""
 
 from __future__ import annotations
 

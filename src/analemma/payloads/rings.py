@@ -1,4 +1,5 @@
-"""Least privilege: which fields of an event the nodes of a segment may see. What nothing grants is not seen."""
+"""Least privilege: which fields of an event the nodes of a segment may see. What nothing grants is not seen.
+`Payloads.filter_event_payload` leaves the rest out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """What the catalog asks of a database: named statements, in transactions, with errors already in our own words.
+Whether a transaction happened whose answer was lost is found out by `send`.
 
 Lists are bound in a way of each driver's own: on SQLite as JSON, on PostgreSQL as arrays.
 """

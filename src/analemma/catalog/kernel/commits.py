@@ -1,6 +1,7 @@
 """Commits, and journal records that leave the head's version alone (tags, pins, decisions, expiries, each with its
-rows): one procedure, one transaction; what it takes, and what whoever is refused is told. Whether one happened whose
-answer was lost is looked up (`engine.db.send`)."""
+rows): one procedure, one transaction (`commit_versions` of `sql/kernel/commits.sql` compares and sets the head); what
+it takes, and what whoever is refused is told. Whether one happened whose answer was lost is looked up
+(`engine.db.send`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pending deltas: acknowledged ones go in, versions and tickets come out.
+"""Pending deltas: acknowledged ones go in, versions and tickets come out (`state.checkpoints.Pending` makes them).
 
 A row is a delta that waits, and later what became of it: it is settled in the transaction that makes its version, so it
 is applied once, whoever tries and dies. The entries of a branch have places in the order in which they became durable.

@@ -19,8 +19,8 @@ from analemma.catalog.port import TenantId, UploadId
 from analemma.catalog.sql_catalog import ANY_AGE, COMMIT_FAILED, LONGEST_ERROR
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import declare, hit
-from analemma.gc.collection import Collection
 from analemma.gc.lifecycle import ORPHAN_TAG
+from analemma.gc.reports import Collection
 from analemma.settings import Settings
 
 BEFORE_CLAIM = declare("gc.before_claim", "a pass has found uploads that nobody needs, and none of them is claimed")
