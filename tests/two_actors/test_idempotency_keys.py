@@ -1,9 +1,11 @@
-"""Two use one idempotency key that counts no more, at the same moment: it is one new request."""
+"""Two use one idempotency key at the same moment, one that counts no more or a new one: it is one request."""
 
 from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import analemma
 from analemma.testing import failpoints
 from tests.actors import Actor
+from tests.postgres_locks import beside, held_behind_a_row_of, wait_for_waiting
 from tests.raw_rows import change, select
 from tests.stores import Store
 
@@ -162,3 +165,34 @@ def test_of_two_runs_under_an_old_key_one_is_begun_and_both_have_it(store: Store
             assert actor.wait() == 0, actor.errors
             assert actor.output.strip() == second != first
         assert len(list(app.flows.runs())) == 2
+
+
+def take_away(app: analemma.App) -> Callable[[], analemma.Commit]:
+    gone = analemma.DeltaUpdate((analemma.Operation("remove", ("place",)),))
+    return lambda: app.kernel.save_state_delta(gone, idempotency_key=KEY, **PLACE)
+
+
+def save_bag(app: analemma.App) -> Callable[[], analemma.Commit]:
+    bag = app.kernel.load_latest_state(lazy=True, **PLACE)
+    bag["place"] = {"town": "Bergen"}
+    return lambda: app.kernel.save(bag, rebase=True, idempotency_key=KEY)
+
+
+@pytest.mark.parametrize("prepare", [take_away, save_bag])
+def test_a_request_that_can_be_done_only_once_is_answered_to_both_who_make_it(
+    prepare: Callable[[analemma.App], Callable[[], analemma.Commit]], migrated_url: str, tmp_path: Path
+) -> None:
+    server = Store(migrated_url, str(tmp_path / "objects"))
+    made: list[analemma.Commit] = []
+    with server.open() as app, server.open() as other:
+        app.kernel.save_state_delta({"place": {"town": "Oslo"}}, **PLACE)
+        first, second = prepare(other), prepare(app)
+        app.kernel.save_state_delta({"later": True}, **PLACE)
+        with held_behind_a_row_of(server.url, "manifest") as go_on, beside(lambda: made.append(first())) as one:
+            wait_for_waiting(server.url, one)
+            assert one.is_alive()
+            with beside(lambda: made.append(second())) as two:
+                wait_for_waiting(server.url, one, two)
+                assert two.is_alive()
+                go_on()
+    assert [commit.version for commit in made] == [3, 3]

@@ -455,7 +455,9 @@ class _Save:
             operations = rebase(roots, self.changes.operations, self._trees, strategies)
             return self._proposal(self._edit(kernel._trees, root, operations), head)
 
-        return kernel._commits.commit_next(request.key, CURRENT_HEAD, propose)
+        return kernel._commits.commit_next(
+            request.key, CURRENT_HEAD, propose, (request.idempotency_key, self._fingerprint)
+        )
 
     def _proposal(self, edited: Edited, head: Head | None) -> Proposal:
         request = self._request

@@ -511,9 +511,12 @@ class Pending:
         except Exception as exc:
             # Whatever it is, it must not end the thread: the database may be back in a moment.
             self.problem = exc
+        # Whoever applies moves a branch from one to the other, and perhaps back.
         if self._wanted:
             return 0.0
-        return PAUSE_S if self._stuck else None
+        if self._stuck:
+            return PAUSE_S
+        return 0.0 if self._wanted else None
 
     def _apply_wanted(self, *first: BranchKey) -> Applied:
         """Apply what is pending on these branches and on the first that are wanted. Those with which it is not done
@@ -529,9 +532,10 @@ class Pending:
             if exc is not None:
                 self.problem = exc
                 continue
-            self._stuck.pop(key, None)
+            # In this order: whoever looks into both finds it in one.
             if done.more or key in done.unsettled:
                 self._wanted[key] = None
+            self._stuck.pop(key, None)
         return done
 
     def _is_late(self, deadline: float | None) -> bool:

@@ -27,7 +27,7 @@ from analemma.catalog.port import (
 )
 from analemma.clock import attempts
 from analemma.context import Context
-from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, NotFound
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, NotFound, Timeout, Unavailable
 from analemma.state.arguments import (
     CurrentHead,
     branch_key,
@@ -207,8 +207,9 @@ class Commits:
                     return self.commit(propose(head), carried)
         except Exception as exc:
             self._blocks.give_up(carried.uploads, exc)
-            # The head may have been moved by this very request, made from somewhere else a moment ago.
-            known = self.known(key, *asked) if isinstance(exc, HeadMoved) else None
+            # This very request may have been made from somewhere else a moment ago: then the head has moved, or what
+            # was asked for fits no more.
+            known = None if isinstance(exc, Unavailable | Timeout) else self.known(key, *asked)
             if known is None:
                 raise
             return known

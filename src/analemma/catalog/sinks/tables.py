@@ -59,7 +59,7 @@ class SinkTable(ABC):
         removed = [row for row in rows if row.body is None and remove_deleted]
         written = [row for row in rows if row.body is not None or not remove_deleted]
         stale: set[str] = set()
-        with self._connected():
+        with self._lock, self._connected():
             self._connection.execute(self.begin)
             if removed:
                 stale |= self._remove(removed)
@@ -70,7 +70,7 @@ class SinkTable(ABC):
 
     def check(self) -> None:
         """Return if the table can be read and has the columns."""
-        with self._connected():
+        with self._lock, self._connected():
             self._run("check_sink_table")
 
     def close(self) -> None:
@@ -80,25 +80,25 @@ class SinkTable(ABC):
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        """Inside the block the connection is there, and ours alone; an error of the driver leaves it as one of ours."""
-        with self._lock:
-            is_connected = self._connection is not None
-            try:
-                if not is_connected:
-                    self._connection = self._open()
-                    self._run("set_timeouts", timeout=f"{max(1, int(self._timeout_s * 1000))}ms")
-                    if self._create:
-                        self._run("create_sink_table")
-                    is_connected = True
-                yield
-            except BaseException as exc:
-                self._disconnect()
-                if not isinstance(exc, self.errors):
-                    raise
-                # What making the table may meet, if another makes it too, is not about documents.
-                if is_connected and self._is_refusal(exc):
-                    raise Invalid(f"the database refuses a document: {_first_line(exc)}") from exc
-                raise self._unavailable(exc) from exc
+        """Inside the block, which has the lock, the connection is there; an error of the driver leaves it as one of
+        ours. The lock is not taken here: an interrupt at the wrong moment would leave it to a generator nobody ends."""
+        is_connected = self._connection is not None
+        try:
+            if not is_connected:
+                self._connection = self._open()
+                self._run("set_timeouts", timeout=f"{max(1, int(self._timeout_s * 1000))}ms")
+                if self._create:
+                    self._run("create_sink_table")
+                is_connected = True
+            yield
+        except BaseException as exc:
+            self._disconnect()
+            if not isinstance(exc, self.errors):
+                raise
+            # What making the table may meet, if another makes it too, is not about documents.
+            if is_connected and self._is_refusal(exc):
+                raise Invalid(f"the database refuses a document: {_first_line(exc)}") from exc
+            raise self._unavailable(exc) from exc
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
