@@ -151,9 +151,17 @@ class _Request:
     idempotency_key: str | None
     message: str | None
     metadata: Mapping[str, Any] | None
+    why: Mapping[str, Any] | None
     strategies: Strategies | None = None
     is_update: bool = False
     """Whether the same request may be made of another version, and come to something else there."""
+
+    def __post_init__(self) -> None:
+        self.explained()
+
+    def explained(self) -> dict[str, Any] | None:
+        """What is to be kept beside the version: whoever has a session may say it until the end."""
+        return explained(self.metadata, self.why)
 
 
 @overload
@@ -241,7 +249,7 @@ def save(
     if not isinstance(bag, SmartStateBag):
         raise Invalid(f"a {type(bag).__name__} is no bag", hint="load one with lazy=True, or make a SmartStateBag")
     key, chosen = _bag_key(kernel, bag, owner_id, workflow_id, branch), _strategies(strategies, rebase)
-    asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
+    asked = (execution_id, segment_id, idempotency_key, message, metadata, why)
     commit = _save_bag(kernel, bag, _Request(key, rebase, *asked, chosen))
     assert commit is not None
     return commit
@@ -283,7 +291,7 @@ def session(
     yet, and saves it at the end; an exception saves nothing. Afterwards the bag's `commit` is the commit, or None
     if nothing was changed: then there is no new version. `rebase`, `why` and `strategies` are those of `save`."""
     key, chosen = branch_key(owner_id, workflow_id, branch), _strategies(strategies, rebase)
-    asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
+    asked = (execution_id, segment_id, idempotency_key, message, metadata, why)
     return _session(kernel, _Request(key, rebase, *asked, chosen))
 
 
@@ -308,7 +316,7 @@ def update(
     version. Under an `idempotency_key` that was used already the function is not called, and the commit is that of
     the first time; functions are not compared."""
     key = branch_key(owner_id, workflow_id, branch)
-    asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
+    asked = (execution_id, segment_id, idempotency_key, message, metadata, why)
     request = _Request(key, False, *asked, is_update=True)
     fingerprint = _fingerprint(kernel, request, ["update"])
     for _ in kernel._commits.attempts(key):
@@ -409,8 +417,9 @@ class _Save:
         self._base_trees = trees
         self._metadata: Any = None
         self._metadata_blocks: tuple[Block, ...] = ()
-        if request.metadata is not None:
-            self._metadata, self._metadata_blocks = kernel._trees.pack(request.metadata)
+        metadata = request.explained()
+        if metadata is not None:
+            self._metadata, self._metadata_blocks = kernel._trees.pack(metadata)
         came_to = ["update"] if request.is_update else [bag.manifest_id, self.edited.root.id]
         self._fingerprint = _fingerprint(kernel, request, came_to)
 
@@ -523,7 +532,7 @@ def _fingerprint(kernel: Kernel, request: _Request, came_to: list[Any]) -> bytes
     asked: list[Any] = [
         [key.owner, key.workflow, key.branch, *came_to],
         [request.execution_id, request.segment_id, request.message],
-        request.metadata,
+        request.explained(),
     ]
     try:
         return sha256(b"bag" + trees.build(asked).root.id).digest()

@@ -245,6 +245,16 @@ def test_metadata_message_execution_and_segment_are_kept(stored: App) -> None:
     assert stored.kernel.verify(**NAME).ok
 
 
+def test_metadata_of_a_session_may_be_said_until_its_end(app: App) -> None:
+    metadata: dict[str, Any] = {"cost": 0}
+    with app.kernel.session(**NAME, metadata=metadata) as state:
+        state["n"] = 1
+        metadata["cost"] = 5
+    assert app.workflow(NAME["workflow_id"], owner=NAME["owner_id"]).at(1).metadata == {"cost": 5}
+    with pytest.raises(Invalid, match="reserved"), app.kernel.session(**NAME, metadata={"why": 1}) as state:
+        pytest.fail("it is refused before anything is done")
+
+
 def test_the_same_key_gives_the_same_commit_and_another_request_is_refused(stored: App) -> None:
     bag, twin = bag_of(stored, {"n": 1}), bag_of(stored)
     for each in (bag, twin):

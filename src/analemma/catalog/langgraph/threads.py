@@ -148,7 +148,7 @@ class ThreadRows:
         return None if found[0] is None else CheckpointRow._make(found), stranger
 
     def branches(self, thread: str) -> list[str]:
-        """The branches of a thread, and those that have checkpoints or writes."""
+        """The branches of a thread that have checkpoints or writes."""
         return sorted(self.engine.rows(str, "namespaces", **self.key(thread)))
 
     def every(
@@ -251,7 +251,7 @@ class ThreadRows:
         def copy(tx: Transaction) -> None:
             # Of two copies into one thread, the second sees the first.
             tx.all("hold_thread", **self.key(target))
-            if tx.all("namespaces", **self.key(target)):
+            if tx.all("thread_places", **self.key(target)):
                 raise Conflict(f"thread {target!r} exists already", hint="delete it first, or copy to a new one")
             tx.execute("copy_checkpoints", **self.key(thread), target=target)
             tx.execute("copy_writes", **self.key(thread), target=target)

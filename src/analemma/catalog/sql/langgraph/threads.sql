@@ -233,11 +233,19 @@ WHERE tenant = :tenant AND owner = :owner AND checkpoint <= :before
   AND (checkpoint < :before OR thread > :after_thread OR (thread = :after_thread AND branch > :after_branch))
 ORDER BY checkpoint DESC, thread, branch LIMIT :limit
 
--- namespaces --
--- The namespaces of a thread that have checkpoints or writes, and the branches of its workflow.
+-- written_namespaces [text] --
+-- Those of a thread that have checkpoints or writes.
 SELECT branch FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 UNION
 SELECT branch FROM thread_write WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+
+-- namespaces --
+-- The namespaces of a thread that have checkpoints or writes.
+include written_namespaces
+
+-- thread_places --
+-- The same, and the branches of the thread's workflow: a thread that has none of them is not there.
+include written_namespaces
 UNION
 SELECT branch FROM head WHERE tenant = :tenant AND owner = :owner AND workflow = :thread
 
