@@ -10,11 +10,12 @@ the stored format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import repeat
-from typing import Any, Literal, NamedTuple, cast
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
 
 from analemma.canon.canonical_json import inner_values
 from analemma.canon.nodes import (
@@ -112,6 +113,9 @@ _PLAIN_KINDS = frozenset({dict, list, str, int, float, bool, type(None)})
 _SCALAR_KINDS = _PLAIN_KINDS - {dict, list}
 _new_tuple = tuple.__new__
 """Makes a named tuple without its constructor, which takes several times as long; every field must be given."""
+_SPECIAL = b"\xa1\x60\x82"
+"""How a map with the single key "" begins that leads to a list of two."""
+_DATA = attrgetter("data")
 _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 
@@ -203,7 +207,7 @@ class Packer:
             if value - value != 0.0:
                 raise _Refused(f"{value}, which has no canonical form,", "store None or a string instead")
             if value == 0.0 and str(value) == "-0.0":
-                return _special(["float", "-0.0"], 0)
+                return _special("float", packed_wire("-0.0"))
         if cls in _SCALAR_KINDS:
             return _new_tuple(Packed, (value, encode(value), 0))
         if cls is dict or cls is list:
@@ -289,15 +293,27 @@ class Packer:
         if name in ("set", "frozenset"):
             if type(payload) is not list:
                 raise _Refused(f"a tag {name!r} around a {type(payload).__name__}", "keep the payload that was read")
-            items = self._pack_container(payload, depth, LARGEST_INT)
-            packed = self._pack([packed_wire(item) for item in sorted(cast("Packed", items).wire, key=encode)], depth)
+            found = self._pack_container(sorted(self._items(payload, depth), key=_DATA), depth, self._inline_bytes)
+            packed = found if isinstance(found, Packed) else _linked(found)
         else:
             # A tag is no deeper than what it is around; only tags around tags count, or they would have no end.
             inner = depth + 1 if type(payload) not in _PLAIN else depth
             if inner > MAXIMUM_DEPTH:
                 raise _Refused(_TOO_DEEP, "flatten the value")
             packed = self._pack(payload, inner)
-        return _special([name, packed.wire], packed.flags)
+        return _special(name, packed)
+
+    def _items(self, items: Sequence[Any], depth: int) -> Iterator[Packed]:
+        if depth >= MAXIMUM_DEPTH:
+            raise _Refused(_TOO_DEEP, "flatten the value")
+        number = 0
+        try:
+            for item in items:
+                yield self._pack(item, depth + 1)
+                number += 1
+        except _Refused as refused:
+            refused.path.append(number)
+            raise
 
     def check_apart(self) -> None:
         """Raise TooLarge unless values may have blocks."""
@@ -492,14 +508,14 @@ def _are_plain(values: Sequence[Any], most_bytes: int, most_levels: int) -> bool
     return True
 
 
-def _inline_items(items: Iterable[Packed]) -> Packed:
-    wire = [item.wire for item in items]
-    return Packed(wire, encode(wire), _flags(items))
+def _inline_items(items: Collection[Packed]) -> Packed:
+    data = head_bytes(4, len(items)) + b"".join([item.data for item in items])
+    return _new_tuple(Packed, ([item.wire for item in items], data, _flags(items)))
 
 
 def _inline_fields(fields: dict[str, Packed]) -> Packed:
     if len(fields) == 1 and "" in fields:
-        return _special(["map", fields[""].wire], fields[""].flags)
+        return _special("map", fields[""])
     wire = {key: item.wire for key, item in fields.items()}
     return Packed(wire, encode(wire), _flags(fields.values()))
 
@@ -531,9 +547,10 @@ def _linked(link: Link) -> Packed:
     return Packed(wire, encode(wire), LINKS | SPECIALS)
 
 
-def _special(body: list[Wire], flags: int) -> Packed:
-    wire = {"": body}
-    return Packed(wire, encode(wire), flags | SPECIALS)
+def _special(name: str, packed: Packed) -> Packed:
+    """What stands in a map with the single key "": a list of its name and its payload, which is encoded already."""
+    data = _SPECIAL + encode(name) + packed.data
+    return _new_tuple(Packed, ({"": [name, packed.wire]}, data, packed.flags | SPECIALS))
 
 
 def _flags(parts: Iterable[Packed]) -> int:
